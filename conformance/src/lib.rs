@@ -1,0 +1,1 @@
+//! The public suite that holds a backend to the contract

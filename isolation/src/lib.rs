@@ -1,0 +1,1 @@
+//! Where a Kubernetes node stack lives on a host: the contract

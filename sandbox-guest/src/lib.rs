@@ -1,0 +1,1 @@
+//! What happens inside a sandbox, over any byte carrier

@@ -1,0 +1,1 @@
+//! Sandboxes on this machine: Linux namespaces, nothing to install

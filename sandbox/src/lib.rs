@@ -1,0 +1,1 @@
+//! One disposable sandbox per session: the contract every backend keeps

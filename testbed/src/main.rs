@@ -1,0 +1,2 @@
+//! Real Kubernetes and real systemd hosts for the tests.
+fn main() {}
