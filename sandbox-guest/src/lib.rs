@@ -1,1 +1,5 @@
-//! What happens inside a sandbox, over any byte carrier
+//! What happens inside a sandbox, over any byte carrier.
+
+mod carrier;
+
+pub use carrier::{Carrier, CarrierStream, Closed, FarEnds};

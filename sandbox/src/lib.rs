@@ -1,1 +1,66 @@
-//! One disposable sandbox per session: the contract every backend keeps
+//! One disposable place to run untrusted commands per session: the contract that every backend keeps.
+//!
+//! A [`Provider`] makes, finds, lists, exports and removes sandboxes; a [`Sandbox`] runs commands with deadlines and moves files.
+//! This crate has the two traits, their plain-data types, one opaque [`Error`], and [`Checked`], the wrapper that holds a backend
+//! to its own claims. It does no input or output on its own account and knows no backend:
+//!
+//! - `sandbox-local`: this machine, nothing to install;
+//! - `sandbox-k8s`: one hardened Pod per session;
+//! - yours: implement the two traits, or only a carrier of bytes for `sandbox-guest`, and run the `conformance` suite against it.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use sandbox::{ExecRequest, Provider, SandboxExt, SandboxPath, SessionId, Spec};
+//!
+//! async fn run(provider: &dyn Provider) -> Result<(), sandbox::Error> {
+//!     let spec = Spec::new(SessionId::generate(), "host");
+//!     let sandbox = provider.provision(&spec).await?;
+//!     sandbox.write_bytes(&SandboxPath::new("/workspace/in.txt")?, "6 7").await?;
+//!     let job = ExecRequest::shell("read a b < in.txt; echo $((a * b))").with_limit(Duration::from_secs(5));
+//!     let result = sandbox.exec(job).await?;
+//!     assert_eq!(result.stdout.bytes, "42\n");
+//!     provider.reap(&spec.session).await
+//! }
+//! ```
+//!
+//! # Errors
+//!
+//! Match on [`Error::kind`], and decide on a retry by [`Error::effect`]. A command that fails is a value, never an error.
+//!
+//! # Dropped futures
+//!
+//! Every future of this crate can be dropped at any point; each method says what that leaves.
+
+mod capabilities;
+mod checked;
+mod env;
+mod error;
+mod exec;
+mod ext;
+mod hardening;
+mod id;
+mod networking;
+mod owned;
+mod path;
+mod process;
+mod provider;
+mod spec;
+mod stream;
+mod vars;
+
+pub use async_trait::async_trait;
+pub use capabilities::Capabilities;
+pub use checked::Checked;
+pub use env::{Dropped, Env};
+pub use error::{Death, Effect, Error, ErrorKind};
+pub use exec::{Command, ExecRequest, ExecResult, Output};
+pub use ext::{ProviderExt, SandboxExt};
+pub use hardening::{CapDrop, Capability, Hardening, Limit};
+pub use id::SessionId;
+pub use networking::{AllowedHost, Limited, Networking};
+pub use owned::{Owned, OwnedState, OwnedStream, Recreated};
+pub use path::SandboxPath;
+pub use process::{Exit, Process, ProcessControl, Signal, SpawnRequest};
+pub use provider::{Provider, Sandbox};
+pub use spec::Spec;
+pub use stream::{Body, ByteStream, ExportStream, FileBatch, FileWrite, ReadStream};

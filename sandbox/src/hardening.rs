@@ -1,0 +1,426 @@
+//! How a sandbox is contained.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::quoted;
+use crate::{Error, ErrorKind};
+
+/// How a sandbox is contained.
+///
+/// What a backend cannot impose it refuses as [`ErrorKind::Unsupported`], with one exception that names itself:
+/// [`Limit::Preferred`]. Three presets: [`Hardening::default`], [`Hardening::restricted`] and [`Hardening::none`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Hardening {
+    /// Processes and threads at once.
+    pub pids: Limit,
+    /// Processor time, in thousandths of a core.
+    pub cpu_millis: Limit,
+    /// Memory, in bytes.
+    pub memory_bytes: Limit,
+    /// Disk that the sandbox's own files may take, in bytes.
+    pub disk_bytes: Limit,
+    /// Capabilities that no process of the sandbox can have. If there is one, no process can gain privileges either.
+    pub cap_drop: CapDrop,
+    /// Only the working directory, `/tmp` and `/mnt` can be written.
+    pub read_only_root: bool,
+    /// The numeric user that commands run as; `None` is the image's own.
+    pub run_as_user: Option<u32>,
+    /// The numeric group that commands run as; `None` is the image's own.
+    pub run_as_group: Option<u32>,
+    /// The group that owns the writable directories.
+    pub fs_group: Option<u32>,
+    /// Refuse to run as user 0.
+    pub run_as_non_root: bool,
+}
+
+/// An upper bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// No bound.
+    #[default]
+    Off,
+    /// This bound where the backend can impose one, else none. [`Capabilities`](crate::Capabilities) tells which.
+    Preferred(u64),
+    /// This bound; a backend that cannot impose it refuses the spec.
+    Required(u64),
+}
+
+impl Limit {
+    /// The bound, where there is one.
+    #[must_use]
+    pub fn value(self) -> Option<u64> {
+        match self {
+            Self::Off => None,
+            Self::Preferred(n) | Self::Required(n) => Some(n),
+        }
+    }
+
+    /// Whether a backend that cannot impose it must refuse.
+    #[must_use]
+    pub fn is_required(self) -> bool {
+        matches!(self, Self::Required(_))
+    }
+}
+
+impl Default for Hardening {
+    /// Drops `NET_RAW`, `SETUID` and `SETGID`, and with them the gaining of privileges; prefers bounds of 512 processes and two
+    /// cores.
+    fn default() -> Self {
+        Self {
+            pids: Limit::Preferred(512),
+            cpu_millis: Limit::Preferred(2000),
+            cap_drop: CapDrop::only([Capability::NET_RAW, Capability::SETUID, Capability::SETGID]),
+            ..Self::none()
+        }
+    }
+}
+
+impl Hardening {
+    /// The largest user or group id: above it the kernel's and Kubernetes' types differ.
+    pub const MAX_ID: u32 = i32::MAX as u32;
+
+    /// No containment beyond what the backend always imposes.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            pids: Limit::Off,
+            cpu_millis: Limit::Off,
+            memory_bytes: Limit::Off,
+            disk_bytes: Limit::Off,
+            cap_drop: CapDrop::none(),
+            read_only_root: false,
+            run_as_user: None,
+            run_as_group: None,
+            fs_group: None,
+            run_as_non_root: false,
+        }
+    }
+
+    /// What passes Kubernetes' Pod Security level `restricted`: no capability, user 65534, never root; bounds as in the default.
+    #[must_use]
+    pub fn restricted() -> Self {
+        Self {
+            cap_drop: CapDrop::all(),
+            run_as_user: Some(65534),
+            run_as_group: Some(65534),
+            fs_group: Some(65534),
+            run_as_non_root: true,
+            ..Self::default()
+        }
+    }
+
+    /// Checks what does not depend on a backend.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSpec`], naming the field, the value and the rule.
+    pub fn validate(&self) -> Result<(), Error> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::InvalidSpec).because(what));
+        for (field, id) in
+            [("run_as_user", self.run_as_user), ("run_as_group", self.run_as_group), ("fs_group", self.fs_group)]
+        {
+            if let Some(id) = id.filter(|id| *id > Self::MAX_ID) {
+                return refuse(format!("{field} {id}: it must be at most {}", Self::MAX_ID));
+            }
+        }
+        for (field, limit) in [
+            ("pids", self.pids),
+            ("cpu_millis", self.cpu_millis),
+            ("memory_bytes", self.memory_bytes),
+            ("disk_bytes", self.disk_bytes),
+        ] {
+            match limit.value() {
+                Some(0) => return refuse(format!("{field} 0: a bound must be above 0; use off for none")),
+                Some(n) if n > MAX_LIMIT => return refuse(format!("{field} {n}: it must be at most {MAX_LIMIT}")),
+                _ => {}
+            }
+        }
+        if self.cpu_millis.value().is_some_and(|n| n > MAX_CPU_MILLIS) {
+            return refuse(format!(
+                "cpu_millis {}: it must be at most {MAX_CPU_MILLIS}",
+                self.cpu_millis.value().unwrap_or(0)
+            ));
+        }
+        if self.run_as_non_root && self.run_as_user == Some(0) {
+            return refuse("run_as_user 0: run_as_non_root forbids it".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The largest bound: a positive 64-bit signed number, as every engine's API has it.
+const MAX_LIMIT: u64 = i64::MAX as u64;
+/// The largest processor bound that can be told in nanoseconds, a millionth of a thousandth, without overflow.
+const MAX_CPU_MILLIS: u64 = (i64::MAX / 1_000_000) as u64;
+
+/// A Linux capability, by its name without `CAP_`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Capability(u8);
+
+/// Position = number of the capability in the kernel.
+const NAMES: [&str; 41] = [
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "LINUX_IMMUTABLE",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_ADMIN",
+    "NET_RAW",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "SYS_MODULE",
+    "SYS_RAWIO",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+    "SYS_PACCT",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_NICE",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "MKNOD",
+    "LEASE",
+    "AUDIT_WRITE",
+    "AUDIT_CONTROL",
+    "SETFCAP",
+    "MAC_OVERRIDE",
+    "MAC_ADMIN",
+    "SYSLOG",
+    "WAKE_ALARM",
+    "BLOCK_SUSPEND",
+    "AUDIT_READ",
+    "PERFMON",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+];
+
+impl Capability {
+    /// Changing the owner of any file.
+    pub const CHOWN: Self = Self(0);
+    /// Changing the group of a process.
+    pub const SETGID: Self = Self(6);
+    /// Changing the user of a process.
+    pub const SETUID: Self = Self(7);
+    /// Raw sockets.
+    pub const NET_RAW: Self = Self(13);
+
+    /// Reads a name in any case, with or without `CAP_` before it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSpec`] if the kernel knows no such capability.
+    pub fn new(name: &str) -> Result<Self, Error> {
+        let upper = name.trim().to_ascii_uppercase();
+        let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+        let number = NAMES.iter().position(|known| *known == bare).and_then(|n| u8::try_from(n).ok());
+        number.map(Self).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidSpec)
+                .because(format!("capability {}: the kernel has none of that name", quoted(name.as_bytes())))
+        })
+    }
+
+    /// The name in capitals, without `CAP_`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        NAMES[usize::from(self.0)]
+    }
+
+    /// All of them.
+    pub fn every() -> impl Iterator<Item = Self> {
+        (0..NAMES.len()).filter_map(|n| u8::try_from(n).ok()).map(Self)
+    }
+}
+
+impl fmt::Debug for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Capability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl TryFrom<String> for Capability {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self, Error> {
+        Self::new(&name)
+    }
+}
+
+impl From<Capability> for String {
+    fn from(capability: Capability) -> Self {
+        capability.name().to_owned()
+    }
+}
+
+/// The capabilities to take away: some, none, or all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct CapDrop {
+    all: bool,
+    some: Vec<Capability>,
+}
+
+impl CapDrop {
+    /// Nothing is taken away.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { all: false, some: Vec::new() }
+    }
+
+    /// Every capability is taken away.
+    #[must_use]
+    pub const fn all() -> Self {
+        Self { all: true, some: Vec::new() }
+    }
+
+    /// These are taken away, in this order, each once.
+    pub fn only(capabilities: impl IntoIterator<Item = Capability>) -> Self {
+        let mut set = Self::none();
+        for capability in capabilities {
+            if !set.some.contains(&capability) {
+                set.some.push(capability);
+            }
+        }
+        set
+    }
+
+    /// Reads a comma-separated list: names as in [`Capability::new`], or `none` alone, or `ALL` anywhere.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidSpec`], naming the entry that is none.
+    pub fn parse(list: &str) -> Result<Self, Error> {
+        if list.trim().is_empty() || list.trim().eq_ignore_ascii_case("none") {
+            return Ok(Self::none());
+        }
+        Self::try_from(list.split(',').map(|entry| entry.trim().to_owned()).collect::<Vec<_>>())
+    }
+
+    /// Whether nothing is taken away.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.all && self.some.is_empty()
+    }
+
+    /// Whether everything is taken away.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        self.all
+    }
+
+    /// The capabilities that are taken away.
+    pub fn iter(&self) -> impl Iterator<Item = Capability> + '_ {
+        Capability::every().filter(|_| self.all).chain(self.some.iter().copied())
+    }
+
+    /// The names as an engine's API takes them: `ALL` alone, or one each.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        if self.all { vec!["ALL".to_owned()] } else { self.some.iter().map(|c| c.name().to_owned()).collect() }
+    }
+}
+
+impl TryFrom<Vec<String>> for CapDrop {
+    type Error = Error;
+
+    fn try_from(names: Vec<String>) -> Result<Self, Error> {
+        let mut all = false;
+        let mut some = Vec::new();
+        for name in &names {
+            if name.eq_ignore_ascii_case("all") {
+                all = true;
+            } else {
+                some.push(Capability::new(name)?);
+            }
+        }
+        Ok(if all { Self::all() } else { Self::only(some) })
+    }
+}
+
+impl From<CapDrop> for Vec<String> {
+    fn from(set: CapDrop) -> Self {
+        set.names()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cap_drop_lists() {
+        let names = |list: &str| CapDrop::parse(list).unwrap_or_else(|e| panic!("{e}")).names();
+        assert_eq!(names(" cap_net_raw , SYS_ADMIN "), ["NET_RAW", "SYS_ADMIN"]);
+        assert_eq!(names("NET_RAW,net_raw,CHOWN"), ["NET_RAW", "CHOWN"]);
+        assert_eq!(names("CHOWN,ALL"), ["ALL"]);
+        assert!(names("none").is_empty() && names("NONE").is_empty() && names("").is_empty());
+        for list in [
+            "NET_RAW,",
+            ",",
+            "NET RAW",
+            "0",
+            "_",
+            "123",
+            "CAP_CAP_NET_RAW",
+            "NET_RAWW",
+            "SYS_ADMINN",
+            "none,CHOWN",
+            "CAP_",
+        ] {
+            assert_eq!(CapDrop::parse(list).expect_err(list).kind(), ErrorKind::InvalidSpec);
+        }
+        assert_eq!(CapDrop::all().iter().count(), 41);
+    }
+
+    #[test]
+    fn presets_are_valid_and_survive_a_round_trip() {
+        for hardening in [Hardening::default(), Hardening::restricted(), Hardening::none()] {
+            hardening.validate().unwrap();
+            let json = serde_json::to_string(&hardening).unwrap();
+            assert_eq!(serde_json::from_str::<Hardening>(&json).unwrap(), hardening, "{json}");
+        }
+        assert!(serde_json::from_str::<Hardening>(r#"{"memory":1}"#).is_err());
+    }
+
+    #[test]
+    fn values_out_of_range() {
+        let with = |change: fn(&mut Hardening)| {
+            let mut h = Hardening::none();
+            change(&mut h);
+            h
+        };
+        for uid in [0, 1, 65534, Hardening::MAX_ID] {
+            Hardening { run_as_user: Some(uid), ..Hardening::none() }.validate().unwrap();
+        }
+        for bad in [
+            with(|h| h.run_as_user = Some(2_147_483_648)),
+            with(|h| h.run_as_group = Some(u32::MAX)),
+            with(|h| h.fs_group = Some(u32::MAX)),
+            with(|h| h.pids = Limit::Required(0)),
+            with(|h| h.memory_bytes = Limit::Preferred(u64::MAX)),
+            with(|h| h.cpu_millis = Limit::Required(9_223_372_036_854_775)),
+            with(|h| (h.run_as_non_root, h.run_as_user) = (true, Some(0))),
+        ] {
+            assert_eq!(bad.validate().expect_err(&format!("{bad:?}")).kind(), ErrorKind::InvalidSpec);
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The two traits.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::{
+    Capabilities, Error, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite, OwnedStream, Process, ReadStream,
+    Recreated, SandboxPath, SessionId, SpawnRequest, Spec,
+};
+
+/// Makes, finds, lists, exports and removes the sandboxes of one place.
+///
+/// *Implementers* write this trait; *callers* also have [`ProviderExt`](crate::ProviderExt), which every provider has and none can
+/// override. There are no default methods: a wrapper that forgot one would lose the wrapped backend's own version. Every
+/// sentence of the lists below is a case of the `conformance` suite, which quotes it.
+///
+/// # Contract
+///
+/// A provider keeps no state of its own about a sandbox: the session id alone finds it again, from any process.
+///
+/// Futures can be dropped at any point: what a dropped `provision` has begun is either nothing or something that `owned` shows and
+/// `reap` removes; a dropped `reap` can be repeated.
+#[async_trait]
+pub trait Provider: fmt::Debug + Send + Sync + 'static {
+    /// What this backend promises. Cheap, constant, and callable outside a runtime.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Makes the session's sandbox, or finds the one that is there, and answers once it runs commands.
+    ///
+    /// - Provisioning a session again with the same spec answers the same sandbox, files included.
+    /// - A spec that breaks a rule is refused before anything is made, and leaves nothing behind.
+    /// - Variables are bound when the sandbox is made: a later provision with other values finds the first ones in force.
+    /// - A provision whose image, working directory or networking differs from the sandbox that is there fails as `SpecMismatch`, and
+    ///   the sandbox stays as it is.
+    /// - However many provision one session at once, they all end with the same sandbox.
+    ///
+    /// A sandbox that is there but dead is replaced, and [`Sandbox::recreated`] says so.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidSpec` and `Unsupported` before anything is made; `NotOurs` and `SpecMismatch` without touching what is there; `Busy` if
+    /// another process is changing this session's sandbox for longer than the provider's time limit; `DeadlineExceeded`,
+    /// `ImagePull`, `Unschedulable`, `Unavailable` if it cannot be made, in which case what was begun is removed.
+    async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error>;
+
+    /// Finds the session's sandbox.
+    ///
+    /// - Attaching answers the sandbox that is there: what is written through one handle is seen through the other.
+    /// - Attaching to a session that has no sandbox fails as `NotFound`, and makes nothing.
+    /// - After a reap, attaching fails as `NotFound`, and the session is not owned.
+    ///
+    /// It never waits, starts, heals or removes anything, so that it is safe beside a running session.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` also for a sandbox that is dead, being made or being removed; `NotOurs` if the name is taken by something else.
+    async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error>;
+
+    /// Lists the sandboxes of this provider, dead or alive, each session once.
+    ///
+    /// - A session is owned from its provision until it is reaped or destroyed.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` or `Forbidden`, here or as an item of the stream, which then ends.
+    async fn owned(&self) -> Result<OwnedStream, Error>;
+
+    /// Removes everything of the session, whoever made it, and waits until it is gone.
+    ///
+    /// - After a reap the sandbox is gone: a handle that was made before fails as `NotFound`, and the session is not owned.
+    /// - Reaping a session again succeeds.
+    /// - Reaping a session that never was succeeds.
+    ///
+    /// # Errors
+    ///
+    /// `DeadlineExceeded`, `Unavailable` or `Forbidden`, with `Effect::Unknown`; repeat it.
+    async fn reap(&self, session: &SessionId) -> Result<(), Error>;
+
+    /// Streams `root` and what is below it as a plain tar archive.
+    ///
+    /// - An export has exactly one entry at its top, named like the last component of its root, with everything else below it.
+    /// - Links are exported as links, also the root itself.
+    /// - Exporting a root that does not exist fails as `FileNotFound`.
+    /// - Exporting from a session that has no sandbox fails as `NotFound`.
+    ///
+    /// The archive comes from inside the sandbox: read it as hostile input. Needs [`Capabilities::export`].
+    ///
+    /// # Errors
+    ///
+    /// The above; a transfer that dies in the middle is the stream's last item, after which what came before is not whole.
+    async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error>;
+}
+
+/// One session's sandbox.
+///
+/// A handle is bound to the very sandbox it was made for: once that one is gone, everything fails as `NotFound`, also when the
+/// session has another by then. Dropping a handle removes nothing. All operations can run at once, through one handle or
+/// several. A sentence of the lists below is a case of the `conformance` suite, which quotes it.
+///
+/// Everything that comes out of a sandbox is hostile: bytes, sizes, names, exit codes. A tenant can make its own session lie to
+/// you; it cannot make a command that ran past its limit look punctual, reach another session, or make a call hang or grow.
+#[async_trait]
+pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
+    /// The session.
+    fn id(&self) -> &SessionId;
+
+    /// Whether an earlier sandbox of this session died, and its files with it. Every handle of this sandbox says the same, in every
+    /// process.
+    fn recreated(&self) -> Option<&Recreated>;
+
+    /// Runs a command to its end.
+    ///
+    /// - Standard output and standard error are captured apart, byte for byte.
+    /// - The exit code of the command is the exit code of the result; a command that fails is a result, not an error.
+    /// - A command starts in the working directory.
+    /// - Variables of the spec reach every command byte for byte.
+    /// - Variables and the working directory of one request apply to that command alone.
+    /// - Arguments reach the program byte for byte; no shell reads them.
+    /// - A shell text of any length up to the bound runs whole.
+    /// - Standard input is empty.
+    /// - A command that runs into its limit is killed and reported as timed out, and the sandbox stays usable.
+    /// - What a command started in its process group dies with it at its limit.
+    /// - A command that ends in time leaves no watchdog behind and nothing in its output.
+    /// - A command ends when its process ends: a background process that holds its output neither delays the result nor dies of it.
+    /// - A command that ran past its limit is never reported as punctual, whatever it kills or closes.
+    /// - A command that kills itself in time is not timed out.
+    /// - Exit code 124 is not a timeout.
+    /// - Of each stream the first bytes up to the cap are kept and the rest is drained, so that the command runs to its end.
+    /// - Limits below a second are kept as they are, not rounded.
+    /// - A command whose future is dropped is killed.
+    /// - A failed command, a dropped future or a timeout costs no other command anything.
+    ///
+    /// `limit` counts on the caller's clock from the moment the command starts. At the limit the command gets `SIGKILL` (or
+    /// `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds later, plus `grace`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidRequest` before anything is started; `NotFound` if the sandbox is gone; `Lost` with `Effect::Unknown` if the way to the
+    /// command broke, as when somebody inside kills the shell that started it. A command is never run twice.
+    async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error>;
+
+    /// Starts a command and answers at once, so that one can write to it, read from it and signal it.
+    ///
+    /// - A spawned command reads what is written to it, and an end of input when that is closed.
+    /// - A spawned command's output arrives while it runs.
+    /// - A signal reaches a spawned command's process group.
+    /// - A spawned command is killed when its handle is dropped.
+    ///
+    /// Needs [`Capabilities::spawn`]. Output is not capped: it waits for its reader.
+    ///
+    /// # Errors
+    ///
+    /// As [`exec`](Self::exec).
+    async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error>;
+
+    /// Reads a regular file of at most `limit` bytes.
+    ///
+    /// - A file reads back as it was written, whatever its bytes and its name.
+    /// - A file larger than the limit fails as `FileTooLarge` before any of its bytes travel; one of exactly the limit is read.
+    /// - Reading what does not exist fails as `FileNotFound`.
+    /// - Reading a directory fails as `IsDirectory`.
+    /// - Reading a link, a FIFO, a socket or a device fails as `NotRegularFile`, without blocking.
+    /// - Reading below something that is not a directory fails as `NotDirectory`.
+    ///
+    /// A link is never followed at the last component; earlier ones are. Needs [`Capabilities::files`].
+    ///
+    /// # Errors
+    ///
+    /// The above, here; `ShortTransfer` or `Lost` as the last item of the stream.
+    async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error>;
+
+    /// Writes a file: all of it, or nothing.
+    ///
+    /// - A write makes missing parents and replaces what is there in one step.
+    /// - A failed write leaves the target as it was, and nothing beside it.
+    /// - A body of another length than declared fails as `ShortTransfer`.
+    /// - A new file has mode 0644, whatever the umask; a file that is replaced keeps its mode.
+    /// - A link at the target is replaced by the file, and what it points to stays as it is.
+    /// - Writing onto a directory, or a link to one, fails as `IsDirectory`.
+    /// - Writing below something that is not a directory fails as `NotDirectory`.
+    /// - Writing onto a device or a mount point fails as `NotReplaceable`.
+    /// - Writing where nothing can be made fails as `NotWritable`, with the system's reason.
+    /// - A write that must make a new file fails as `AlreadyExists` where something is.
+    ///
+    /// Needs [`Capabilities::files`].
+    ///
+    /// # Errors
+    ///
+    /// The above; `Lost` with `Effect::Unknown` if the way into the sandbox broke: then the target holds its old content or all of the
+    /// new one.
+    async fn write(&self, file: FileWrite<'_>) -> Result<(), Error>;
+
+    /// Writes many files in one delivery, each as [`write`](Self::write) does, in order.
+    ///
+    /// - Every member of a batch lands as a single write would.
+    /// - A batch ends at its first failing member, which the error names; what came before it stays, and nothing after it is written.
+    ///
+    /// Needs [`Capabilities::files`].
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write), with [`Error::member`].
+    async fn write_many(&self, files: FileBatch<'_>) -> Result<(), Error>;
+
+    /// Removes this sandbox and waits until it is gone; never a later one of the same session.
+    ///
+    /// - Destroying twice succeeds, and every other operation then fails as `NotFound`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Provider::reap`].
+    async fn destroy(&self) -> Result<(), Error>;
+}
