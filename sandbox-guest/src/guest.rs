@@ -1,0 +1,101 @@
+//! The public handle.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sandbox::{Error, ErrorKind, ExecRequest, ExecResult};
+
+use crate::config::GuestConfig;
+use crate::control::Control;
+use crate::pool::Pool;
+use crate::record::Nonce;
+use crate::{Carrier, exec};
+
+/// Everything that can be done inside one sandbox, over a [`Carrier`].
+///
+/// Cloning it is cheap; all clones share the same streams. Dropping the last one closes them. A command whose future is dropped is
+/// killed; that needs the runtime to go on for a moment, and without one the streams close and nothing is killed.
+#[derive(Clone)]
+pub struct Guest {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) carrier: Arc<dyn Carrier>,
+    pub(crate) config: Arc<GuestConfig>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) control: Control,
+    client: String,
+    serial: AtomicU64,
+}
+
+impl Guest {
+    /// A guest over `carrier`. Opens nothing yet.
+    #[must_use]
+    pub fn new(carrier: Arc<dyn Carrier>, config: GuestConfig) -> Self {
+        let config = Arc::new(config);
+        let client = Nonce::new().as_str()[..16].to_owned();
+        let pool = Pool::new(Arc::clone(&carrier), Arc::clone(&config));
+        let control = Control::new(Arc::clone(&carrier), Arc::clone(&config), client.clone());
+        Self { inner: Arc::new(Inner { carrier, config, pool, control, client, serial: AtomicU64::new(0) }) }
+    }
+
+    /// Opens the first stream, so that what keeps a shell from starting shows now.
+    ///
+    /// # Errors
+    ///
+    /// Whatever kept it from opening.
+    pub async fn warm_up(&self) -> Result<(), Error> {
+        let lease = self.inner.pool.acquire().await?;
+        self.inner.pool.release(lease);
+        Ok(())
+    }
+
+    /// Closes the idle streams, as once the sandbox is gone.
+    pub fn close_idle(&self) {
+        self.inner.pool.clear();
+    }
+
+    /// As [`Sandbox::exec`](sandbox::Sandbox::exec).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
+        request.validate()?;
+        self.inner.control.start();
+        self.inner.explain(exec::run(&self.inner, &request).await).await
+    }
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guest").field("carrier", &self.inner.carrier).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// What a command carries in its environment: who started it, which one it is, and its limit in milliseconds, 0 for none.
+    pub(crate) fn marker(&self, limit: Option<Duration>) -> String {
+        let serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let millis = limit.map_or(0, |limit| limit.as_millis().max(1));
+        format!("{}.{serial}.{millis}", self.client)
+    }
+
+    /// A broken way into a sandbox that is gone is `NotFound`, with the cause of death.
+    pub(crate) async fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        let error = match result {
+            Err(e) if matches!(e.kind(), ErrorKind::Lost | ErrorKind::DeadlineExceeded | ErrorKind::Protocol) => e,
+            other => return other,
+        };
+        match tokio::time::timeout(self.config.open_timeout, self.carrier.cause_of_death()).await {
+            Ok(Some(death)) => {
+                let effect = error.effect();
+                Err(Error::new(ErrorKind::NotFound).with_death(death).with_effect(effect).caused_by(error))
+            }
+            _ => Err(error),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The scripts that run inside, one file each.
+
+use std::sync::LazyLock;
+
+static AGENT: LazyLock<String> =
+    LazyLock::new(|| stripped(&[include_str!("scripts/agent.bash"), include_str!("scripts/main.bash")]));
+static CONTROL: LazyLock<String> = LazyLock::new(|| stripped(&[include_str!("scripts/control.bash")]));
+
+/// What makes a shell serve requests.
+pub(crate) fn agent() -> &'static str {
+    &AGENT
+}
+
+/// What makes a serving shell the control stream.
+pub(crate) fn control() -> &'static str {
+    &CONTROL
+}
+
+/// Without comments and indentation: a shell reads a pipe byte by byte. No script has a text of several lines.
+fn stripped(scripts: &[&str]) -> String {
+    let mut out = String::new();
+    for line in scripts.iter().flat_map(|s| s.lines()).map(str::trim_start) {
+        if !line.is_empty() && !line.starts_with('#') {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
+}

@@ -1,0 +1,157 @@
+# The shell at the far end of a stream. It is fed to `bash --norc --noprofile -p` on standard input, length first; each request
+# after it is a length, a newline and that many bytes of shell text, composed and quoted by the client.
+#
+# Everything here runs as the tenant and in the tenant's reach. Names begin with __sbx: the client lets no caller use them.
+# Only builtins are used, except dd for long requests and cat for draining. Descriptors: 0 requests, 1 the stream's output, 8 its
+# standard error; 2 is silenced, so that no message of this shell lands in a tenant's output.
+
+__sbx_slow=()
+exec 8>&2 2>/dev/null
+set +o posix
+shopt -u failglob nullglob dotglob extdebug
+trap : HUP INT TERM PIPE ALRM USR1 USR2
+cd /
+
+# Variables of the sandbox that would change this shell are put aside, and given back to each command.
+__sbx_keep=()
+for __sbx_n in BASH_COMPAT BASH_ENV CDPATH EXECIGNORE FUNCNEST GLOBIGNORE IFS LANG LC_ALL LC_COLLATE LC_CTYPE \
+    LC_MESSAGES LC_NUMERIC LC_TIME POSIXLY_CORRECT PS4 TMOUT; do
+    [[ ${!__sbx_n+x} && ${!__sbx_n@a} == *x* ]] && __sbx_keep+=("$__sbx_n=${!__sbx_n}")
+    unset "$__sbx_n"
+done
+set +o posix
+IFS=$' \t\n'
+LC_ALL=C
+__sbx_stat=($(</proc/$$/stat))
+declare -A __sbx_seen
+
+# Reads one framed request into __sbx_req; fails at the end of input.
+__sbx_next() {
+    local len
+    IFS= read -r len || return 1
+    [[ $len =~ ^[0-9]{1,8}$ ]] || return 1
+    if ((len < 16384)); then
+        IFS= read -r -N "$len" __sbx_req
+    else
+        __sbx_req=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -p dd bs=64K iflag=fullblock,count_bytes count="$len" status=none && printf x)
+        __sbx_req=${__sbx_req%x}
+    fi
+    ((${#__sbx_req} == len))
+}
+
+# Whether a process that is not in the snapshot holds this stream's output, or may: who cannot be looked at counts as holding it.
+# A pid that vanishes under the scan can have left a child that the list lacks: then look again.
+__sbx_stragglers() {
+    local round p f again state left=512
+    for ((round = 0; round < 6; round++)); do
+        again=
+        for p in /proc/[0-9]*; do
+            [[ ${__sbx_seen[$p]} ]] && continue
+            if [[ ! -r $p/fd || ! -x $p/fd ]]; then
+                state=
+                IFS= read -r state <"$p/stat"
+                state=${state##*) }
+                case $state in
+                '') again=1 ;;
+                Z* | X*) ;;
+                *) return 0 ;;
+                esac
+                continue
+            fi
+            for f in "$p"/fd/*; do
+                ((left-- > 0)) || return 0
+                if [[ $f -ef /proc/self/fd/1 || $f -ef /proc/self/fd/8 ]]; then
+                    return 0
+                elif [[ ! -e $f ]]; then
+                    [[ -L $f ]] && return 0
+                    again=1
+                fi
+            done
+            [[ -d $p ]] || again=1
+        done
+        [[ $again ]] || return 1
+    done
+    return 0
+}
+
+# __sbx_end NONCE TEXT: the end record, on both streams.
+__sbx_end() {
+    printf '%sE%04x%s' "$1" "${#2}" "$2" >&8
+    printf '%sE%04x%s' "$1" "${#2}" "$2"
+}
+
+# Somebody still holds the stream's output. Once the client has read the end record and closed its side, this shell turns into a
+# reader of its own output, so that a background process may go on printing.
+__sbx_retire() {
+    exec 6</proc/self/fd/1 7</proc/self/fd/8
+    __sbx_end "$1" "$2"
+    exec 1>/dev/null 8>&-
+    while IFS= read -r -N 4096 __sbx_req; do :; done
+    exec 0</dev/null
+    PATH=/usr/sbin:/usr/bin:/sbin:/bin
+    cat <&6 >/dev/null 7<&- &
+    exec cat <&7 >/dev/null 6<&-
+}
+
+# __sbx_exec BEGIN END MARKER KIND REOPEN WORKDIR ENVS SLOWS [NAME=VALUE...] COMMAND...
+# KIND: shell, long (a text that does not fit into an argument) or args.
+__sbx_exec() {
+    local begin=$1 end=$2 marker=$3 kind=$4 reopen=$5 workdir=$6 envs=$7 slows=$8 pid code before
+    shift 8
+    if [[ ! -d $workdir ]]; then
+        printf '%sB0000' "$begin" >&8
+        printf '%sB0000' "$begin"
+        [[ -e $workdir || -L $workdir ]] && code=d || code=n
+        __sbx_end "$end" "w $code"
+        return
+    fi
+    before=(/proc/[0-9]*)
+    printf '%sB0000' "$begin" >&8
+    printf '%sB0000' "$begin"
+    set -m
+    if [[ $reopen ]]; then
+        __sbx_child "$@" </dev/null >/proc/self/fd/1 2>/proc/self/fd/8 8>&- &
+    else
+        __sbx_child "$@" </dev/null 2>&8 8>&- &
+    fi
+    set +m
+    pid=$!
+    while :; do
+        wait "$pid"
+        code=$?
+        ((code > 128)) && kill -0 "$pid" && continue
+        break
+    done
+    __sbx_last=(/proc/[0-9]*)
+    if [[ ${before[*]} != "${__sbx_last[*]}" ]]; then
+        __sbx_seen=()
+        for pid in "${before[@]}"; do __sbx_seen[$pid]=1; done
+        if __sbx_stragglers; then __sbx_retire "$end" "x $code 1"; fi
+    fi
+    __sbx_end "$end" "x $code 0"
+}
+
+# The command's process, from fork to exec. Sees the locals of __sbx_exec.
+__sbx_child() {
+    cd -- "$workdir" || exit 126
+    unset OLDPWD SHLVL LC_ALL
+    ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"
+    export __sbx_exec="$marker"
+    ((envs)) && export "${@:1:envs}"
+    local slow=("${__sbx_slow[@]}" "${@:envs+1:slows}")
+    shift $((envs + slows))
+    if ((${#slow[@]})); then
+        slow=(/usr/bin/env -- "${slow[@]}")
+        [[ -x /usr/bin/env ]] || slow[0]=/bin/env
+    fi
+    case $kind in
+    shell) exec -- "${slow[@]}" /bin/bash -c "$1" ;;
+    args) exec -- "${slow[@]}" "$@" ;;
+    long)
+        # The text comes through a pipe; the last character keeps newlines at its end alive.
+        exec -- "${slow[@]}" /bin/bash -c '__sbx_text=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -p cat <&9 && printf x); exec 9<&-; __sbx_text=${__sbx_text%x}; eval "unset __sbx_text; $__sbx_text"' \
+            9< <(printf %s "$1")
+        ;;
+    esac
+    exit 126
+}

@@ -1,0 +1,246 @@
+//! One open stream to a shell that serves requests.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures::future::BoxFuture;
+use sandbox::{Effect, Env, Error, ErrorKind};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::time::{Instant, timeout};
+
+use crate::config::GuestConfig;
+use crate::quote::{frame, push_word};
+use crate::record::{Nonce, Record, Scanner};
+use crate::{Carrier, CarrierStream, Closed, FarEnds, scripts};
+
+/// The most that may come out of a shell before it says READY, or before a request begins: a start-up file's chatter.
+const MAX_NOISE: usize = 1 << 20;
+
+/// The shell at the far end, told from a later process of the same pid by its start time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shell {
+    pub(crate) pid: u32,
+    pub(crate) start: u64,
+}
+
+/// One direction out of the sandbox.
+pub(crate) struct Source {
+    reader: Pin<Box<dyn AsyncRead + Send>>,
+    pub(crate) scanner: Scanner,
+    pub(crate) ended: bool,
+}
+
+impl Source {
+    fn new(reader: Pin<Box<dyn AsyncRead + Send>>, nonce: Nonce) -> Self {
+        Self { reader, scanner: Scanner::new(nonce), ended: false }
+    }
+
+    /// Reads once into the scanner; 0 at the end. Cancel-safe.
+    pub(crate) async fn fill(&mut self) -> io::Result<usize> {
+        let n = self.reader.read_buf(self.scanner.room()).await?;
+        self.ended |= n == 0;
+        Ok(n)
+    }
+
+    /// Whether nothing has arrived and the other side is, as far as one can see, still there.
+    fn is_quiet(&mut self) -> bool {
+        let mut byte = [0u8; 1];
+        let mut buf = tokio::io::ReadBuf::new(&mut byte);
+        let mut cx = Context::from_waker(Waker::noop());
+        self.scanner.held() == 0 && self.reader.as_mut().poll_read(&mut cx, &mut buf).is_pending()
+    }
+}
+
+/// An open stream.
+pub(crate) struct Stream {
+    stdin: Pin<Box<dyn tokio::io::AsyncWrite + Send>>,
+    pub(crate) out: Source,
+    pub(crate) err: Source,
+    pub(crate) closed: Option<BoxFuture<'static, Closed>>,
+    pub(crate) shell: Shell,
+    pub(crate) reopen: bool,
+    pub(crate) idle_since: Instant,
+}
+
+impl Stream {
+    /// Opens a stream and waits for its READY.
+    pub(crate) async fn open(carrier: &Arc<dyn Carrier>, config: &GuestConfig) -> Result<Self, Error> {
+        let opening = async {
+            let CarrierStream { stdin, stdout, stderr, closed } = carrier.open().await?;
+            let nonce = Nonce::new();
+            let mut stream = Self {
+                stdin,
+                out: Source::new(stdout, nonce),
+                err: Source::new(stderr, nonce),
+                closed: Some(closed),
+                shell: Shell { pid: 0, start: 0 },
+                reopen: carrier.far_ends() == FarEnds::Pipes,
+                idle_since: Instant::now(),
+            };
+            stream
+                .send(&bootstrap(nonce, &config.env))
+                .await
+                .map_err(|e| lost("its shell took no script").caused_by(e))?;
+            let ready = stream.await_record(b'R').await?;
+            stream.shell = parse_ready(&ready.payload)?;
+            stream.err.scanner.next(|_| ())?;
+            Ok(stream)
+        };
+        match timeout(config.open_timeout, opening).await {
+            Ok(result) => result,
+            Err(_) => Err(Error::new(ErrorKind::DeadlineExceeded)
+                .because(format!("no shell was ready after {:?}", config.open_timeout))),
+        }
+    }
+
+    /// Writes bytes whole.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stdin.write_all(bytes).await?;
+        self.stdin.flush().await
+    }
+
+    /// Waits for the next record on standard output; what comes before it is noise. The caller sets the deadline.
+    pub(crate) async fn await_record(&mut self, kind: u8) -> Result<Record, Error> {
+        let mut noise = 0;
+        loop {
+            if let Some(record) = self.out.scanner.next(|bytes| noise += bytes.len())? {
+                if record.kind == kind {
+                    return Ok(record);
+                }
+                return Err(Error::new(ErrorKind::Protocol).because("a record of an unexpected kind"));
+            }
+            if noise > MAX_NOISE {
+                return Err(Error::new(ErrorKind::Protocol).because("endless output before the first record"));
+            }
+            tokio::select! {
+                n = self.out.fill() => if n.map_err(|e| lost("its output broke").caused_by(e))? == 0 {
+                    let closed = timeout(std::time::Duration::from_secs(1), wait_closed(&mut self.closed)).await;
+                    let detail = closed.map_or_else(|_| String::from("its output ended"), |c| c.detail);
+                    return Err(lost(detail));
+                },
+                n = self.err.fill(), if !self.err.ended => {
+                    // Only kept: what it is, its own reader says.
+                    n.map_err(|e| lost("its standard error broke").caused_by(e))?;
+                    if self.err.scanner.held() > MAX_NOISE {
+                        return Err(Error::new(ErrorKind::Protocol).because("endless output before the first record"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether it can serve another request, as far as one can see without asking.
+    pub(crate) fn is_healthy(&mut self) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        let open = match &mut self.closed {
+            Some(closed) => matches!(closed.as_mut().poll(&mut cx), Poll::Pending),
+            None => false,
+        };
+        open && self.out.is_quiet() && self.err.is_quiet()
+    }
+}
+
+/// Resolves when the shell is gone; then never again. Cancel-safe.
+pub(crate) async fn wait_closed(closed: &mut Option<BoxFuture<'static, Closed>>) -> Closed {
+    match closed {
+        Some(future) => {
+            let report = future.await;
+            *closed = None;
+            report
+        }
+        None => std::future::pending().await,
+    }
+}
+
+fn lost(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Lost).with_effect(Effect::Unknown).because(reason)
+}
+
+/// The first bytes of a stream: the script, length first, then the sandbox's variables.
+fn bootstrap(nonce: Nonce, env: &Env) -> Vec<u8> {
+    let mut script = scripts::agent().as_bytes().to_vec();
+    script.extend_from_slice(format!("__sbx_main {}\n", nonce.as_str()).as_bytes());
+    let mut text =
+        format!("IFS= LC_ALL=C read -t 60 -r -N {} __sbx_n && eval \"$__sbx_n\"\n", script.len()).into_bytes();
+    text.append(&mut script);
+    if !env.is_empty() {
+        text.extend(frame(&setup(env)));
+    }
+    text
+}
+
+/// Names that a shell makes something of by itself: a command gets them from `env`, after the last shell before it.
+pub(crate) fn is_special(name: &str) -> bool {
+    const SPECIAL: &[&str] = &[
+        "_",
+        "DIRSTACK",
+        "EPOCHREALTIME",
+        "EPOCHSECONDS",
+        "EUID",
+        "FUNCNAME",
+        "GROUPS",
+        "HISTCMD",
+        "IFS",
+        "LINENO",
+        "OLDPWD",
+        "OPTARG",
+        "OPTERR",
+        "OPTIND",
+        "PIPESTATUS",
+        "PPID",
+        "PS4",
+        "PWD",
+        "RANDOM",
+        "REPLY",
+        "SECONDS",
+        "SHELLOPTS",
+        "SHLVL",
+        "SRANDOM",
+        "TMOUT",
+        "UID",
+        "POSIXLY_CORRECT",
+        "FUNCNEST",
+        "GLOBIGNORE",
+        "EXECIGNORE",
+        "CDPATH",
+        "LANG",
+        "LANGUAGE",
+        "MAPFILE",
+        "COPROC",
+        "HOSTTYPE",
+        "MACHTYPE",
+        "OSTYPE",
+    ];
+    name.starts_with("BASH") || name.starts_with("LC_") || SPECIAL.contains(&name)
+}
+
+/// The request that gives a shell the sandbox's variables.
+fn setup(env: &Env) -> Vec<u8> {
+    let mut text = Vec::new();
+    let (special, plain): (Vec<_>, Vec<_>) = env.iter().partition(|(name, _)| is_special(name));
+    let mut words = |head: &[u8], vars: &[(&str, &bytes::Bytes)], tail: &[u8]| {
+        text.extend_from_slice(head);
+        for (name, value) in vars {
+            push_word(&mut text, &[name.as_bytes(), b"=", value].concat());
+        }
+        text.extend_from_slice(tail);
+    };
+    if !plain.is_empty() {
+        words(b"export", &plain, b"\n");
+    }
+    words(b"__sbx_slow+=(", &special, b")");
+    text
+}
+
+fn parse_ready(payload: &[u8]) -> Result<Shell, Error> {
+    let text = std::str::from_utf8(payload).unwrap_or_default();
+    let mut fields = text.split(' ');
+    let pid = fields.next().and_then(|f| f.parse().ok()).filter(|pid| *pid > 0);
+    let start = fields.next().and_then(|f| f.parse().ok());
+    match (pid, start, fields.next()) {
+        (Some(pid), Some(start), None) => Ok(Shell { pid, start }),
+        _ => Err(Error::new(ErrorKind::Protocol).because("a READY that names no shell; is /proc mounted?")),
+    }
+}

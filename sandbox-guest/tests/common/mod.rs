@@ -1,0 +1,67 @@
+//! A carrier without a sandbox around it: a plain bash on this machine, for testing what the guest does.
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::clone_on_ref_ptr, reason = "shared by tests")]
+
+use std::os::fd::OwnedFd;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sandbox::{Death, Error, ErrorKind, SandboxPath};
+use sandbox_guest::{Carrier, CarrierStream, Closed, FarEnds, Guest, GuestConfig};
+use tokio::net::unix::pipe;
+
+#[derive(Debug, Default)]
+pub struct Bare {
+    pub opened: AtomicUsize,
+    /// Variables that the shells have by themselves.
+    pub env: Vec<(&'static str, &'static str)>,
+    /// Text that the shell finds before the script, as of a start-up file.
+    pub noise: &'static str,
+}
+
+impl Bare {
+    pub fn guest(self, dir: &std::path::Path) -> (Guest, Arc<Self>) {
+        self.guest_with(dir, |c| c)
+    }
+
+    pub fn guest_with(self, dir: &std::path::Path, f: impl FnOnce(GuestConfig) -> GuestConfig) -> (Guest, Arc<Self>) {
+        let carrier = Arc::new(self);
+        let config = GuestConfig::new(SandboxPath::new(dir.to_str().unwrap()).unwrap());
+        (Guest::new(carrier.clone(), f(config)), carrier)
+    }
+}
+
+#[sandbox::async_trait]
+impl Carrier for Bare {
+    async fn open(&self) -> Result<CarrierStream, Error> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+        let fail = |e: std::io::Error| Error::new(ErrorKind::Unavailable).caused_by(e);
+        let (stdin, ours_in) = std::io::pipe().map_err(fail)?;
+        let (ours_out, stdout) = std::io::pipe().map_err(fail)?;
+        let (ours_err, stderr) = std::io::pipe().map_err(fail)?;
+        let mut command = tokio::process::Command::new("/bin/bash");
+        command.args(["--norc", "--noprofile", "-p"]).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        command.envs(self.env.iter().copied());
+        command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr)).process_group(0);
+        let mut child = command.spawn().map_err(fail)?;
+        drop(command);
+        let mut sender = pipe::Sender::from_owned_fd(OwnedFd::from(ours_in)).map_err(fail)?;
+        if !self.noise.is_empty() {
+            tokio::io::AsyncWriteExt::write_all(&mut sender, self.noise.as_bytes()).await.map_err(fail)?;
+        }
+        Ok(CarrierStream::new(
+            sender,
+            pipe::Receiver::from_owned_fd(OwnedFd::from(ours_out)).map_err(fail)?,
+            pipe::Receiver::from_owned_fd(OwnedFd::from(ours_err)).map_err(fail)?,
+            async move { Closed::new(child.wait().await.map_or_else(|e| e.to_string(), |s| s.to_string())) },
+        ))
+    }
+
+    fn far_ends(&self) -> FarEnds {
+        FarEnds::Pipes
+    }
+
+    async fn cause_of_death(&self) -> Option<Death> {
+        None
+    }
+}
