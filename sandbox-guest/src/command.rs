@@ -18,6 +18,8 @@ pub(crate) struct Run<'a> {
     pub(crate) workdir: &'a SandboxPath,
     pub(crate) marker: &'a str,
     pub(crate) reopen: bool,
+    /// Whether the stream's input feeds the command.
+    pub(crate) input: bool,
 }
 
 /// Refuses what the kernel would refuse only once the command is started.
@@ -43,9 +45,10 @@ pub(crate) fn request(begin: Nonce, end: Nonce, run: &Run<'_>) -> Vec<u8> {
         _ => "args",
     };
     let (special, plain): (Vec<_>, Vec<_>) = run.env.iter().partition(|(name, _)| is_special(name));
-    let reopen = if run.reopen { "1" } else { "''" };
+    let flag = |on| if on { "1" } else { "''" };
+    let (reopen, input) = (flag(run.reopen), flag(run.input));
     let mut text =
-        format!("__sbx_exec {} {} {} {kind} {reopen}", begin.as_str(), end.as_str(), run.marker).into_bytes();
+        format!("__sbx_exec {} {} {} {kind} {reopen} {input}", begin.as_str(), end.as_str(), run.marker).into_bytes();
     push_word(&mut text, run.workdir.as_bytes());
     text.extend_from_slice(format!(" {} {}", plain.len(), special.len()).as_bytes());
     for (name, value) in plain.into_iter().chain(special) {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sandbox::{Error, ErrorKind, ExecRequest, ExecResult};
+use sandbox::{Error, ErrorKind, ExecRequest, ExecResult, Process, SpawnRequest};
 
 use crate::config::GuestConfig;
 use crate::control::Control;
 use crate::pool::Pool;
 use crate::record::Nonce;
-use crate::{Carrier, exec};
+use crate::{Carrier, exec, spawn};
 
 /// Everything that can be done inside one sandbox, over a [`Carrier`].
 ///
@@ -67,6 +67,17 @@ impl Guest {
         request.validate()?;
         self.inner.control.start();
         self.inner.explain(exec::run(&self.inner, &request).await).await
+    }
+
+    /// As [`Sandbox::spawn`](sandbox::Sandbox::spawn).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
+        request.validate()?;
+        self.inner.control.start();
+        self.inner.explain(spawn::spawn(&self.inner, &request).await).await
     }
 }
 

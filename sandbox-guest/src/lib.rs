@@ -1,6 +1,7 @@
 //! What happens inside a sandbox, over any byte carrier.
 
 mod carrier;
+mod clock;
 mod command;
 mod config;
 mod control;
@@ -9,7 +10,9 @@ mod guest;
 mod pool;
 mod quote;
 mod record;
+mod running;
 mod scripts;
+mod spawn;
 mod stream;
 
 pub use carrier::{Carrier, CarrierStream, Closed, FarEnds};

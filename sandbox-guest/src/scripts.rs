@@ -2,9 +2,8 @@
 
 use std::sync::LazyLock;
 
-static AGENT: LazyLock<String> =
-    LazyLock::new(|| stripped(&[include_str!("scripts/agent.bash"), include_str!("scripts/main.bash")]));
-static CONTROL: LazyLock<String> = LazyLock::new(|| stripped(&[include_str!("scripts/control.bash")]));
+static AGENT: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/agent.bash")));
+static CONTROL: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/control.bash")));
 
 /// What makes a shell serve requests.
 pub(crate) fn agent() -> &'static str {
@@ -17,9 +16,9 @@ pub(crate) fn control() -> &'static str {
 }
 
 /// Without comments and indentation: a shell reads a pipe byte by byte. No script has a text of several lines.
-fn stripped(scripts: &[&str]) -> String {
+fn stripped(script: &str) -> String {
     let mut out = String::new();
-    for line in scripts.iter().flat_map(|s| s.lines()).map(str::trim_start) {
+    for line in script.lines().map(str::trim_start) {
         if !line.is_empty() && !line.starts_with('#') {
             out.push_str(line);
             out.push('\n');

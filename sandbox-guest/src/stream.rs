@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures::future::BoxFuture;
 use sandbox::{Effect, Env, Error, ErrorKind};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use crate::config::GuestConfig;
@@ -33,15 +33,15 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    fn new(reader: Pin<Box<dyn AsyncRead + Send>>, nonce: Nonce) -> Self {
+    pub(crate) fn new(reader: Pin<Box<dyn AsyncRead + Send>>, nonce: Nonce) -> Self {
         Self { reader, scanner: Scanner::new(nonce), ended: false }
     }
 
     /// Reads once into the scanner; 0 at the end. Cancel-safe.
     pub(crate) async fn fill(&mut self) -> io::Result<usize> {
-        let n = self.reader.read_buf(self.scanner.room()).await?;
-        self.ended |= n == 0;
-        Ok(n)
+        let n = self.reader.read_buf(self.scanner.room()).await;
+        self.ended |= !matches!(n, Ok(n) if n > 0);
+        n
     }
 
     /// Whether nothing has arrived and the other side is, as far as one can see, still there.
@@ -55,7 +55,7 @@ impl Source {
 
 /// An open stream.
 pub(crate) struct Stream {
-    stdin: Pin<Box<dyn tokio::io::AsyncWrite + Send>>,
+    pub(crate) stdin: Pin<Box<dyn AsyncWrite + Send>>,
     pub(crate) out: Source,
     pub(crate) err: Source,
     pub(crate) closed: Option<BoxFuture<'static, Closed>>,

@@ -22,7 +22,7 @@ done
 set +o posix
 IFS=$' \t\n'
 LC_ALL=C
-__sbx_stat=($(</proc/$$/stat))
+IFS=' ' read -r -a __sbx_self </proc/$$/stat
 declare -A __sbx_seen
 
 # Reads one framed request into __sbx_req; fails at the end of input.
@@ -93,11 +93,19 @@ __sbx_retire() {
     exec cat <&7 >/dev/null 6<&-
 }
 
-# __sbx_exec BEGIN END MARKER KIND REOPEN WORKDIR ENVS SLOWS [NAME=VALUE...] COMMAND...
-# KIND: shell, long (a text that does not fit into an argument) or args.
+# Passes on the command's input, which comes as lengths and that many bytes, until a length of 0.
+__sbx_feed() {
+    local len
+    while IFS= read -r len && [[ $len =~ ^[1-9][0-9]{0,7}$ ]]; do
+        PATH=/usr/sbin:/usr/bin:/sbin:/bin command -p dd bs=64K iflag=fullblock,count_bytes count="$len" status=none || break
+    done
+}
+
+# __sbx_exec BEGIN END MARKER KIND REOPEN INPUT WORKDIR ENVS SLOWS [NAME=VALUE...] COMMAND...
+# KIND: shell, long (a text that does not fit into an argument) or args. INPUT: whether requests' descriptor feeds the command.
 __sbx_exec() {
-    local begin=$1 end=$2 marker=$3 kind=$4 reopen=$5 workdir=$6 envs=$7 slows=$8 pid code before
-    shift 8
+    local begin=$1 end=$2 marker=$3 kind=$4 reopen=$5 input=$6 workdir=$7 envs=$8 slows=$9 pid code before
+    shift 9
     if [[ ! -d $workdir ]]; then
         printf '%sB0000' "$begin" >&8
         printf '%sB0000' "$begin"
@@ -108,14 +116,16 @@ __sbx_exec() {
     before=(/proc/[0-9]*)
     printf '%sB0000' "$begin" >&8
     printf '%sB0000' "$begin"
+    if [[ $input ]]; then exec 9< <(__sbx_feed 8>&-); else exec 9</dev/null; fi
     set -m
     if [[ $reopen ]]; then
-        __sbx_child "$@" </dev/null >/proc/self/fd/1 2>/proc/self/fd/8 8>&- &
+        __sbx_child "$@" <&9 >/proc/self/fd/1 2>/proc/self/fd/8 8>&- 9<&- &
     else
-        __sbx_child "$@" </dev/null 2>&8 8>&- &
+        __sbx_child "$@" <&9 2>&8 8>&- 9<&- &
     fi
     set +m
     pid=$!
+    exec 9<&-
     while :; do
         wait "$pid"
         code=$?
@@ -148,10 +158,19 @@ __sbx_child() {
     shell) exec -- "${slow[@]}" /bin/bash -c "$1" ;;
     args) exec -- "${slow[@]}" "$@" ;;
     long)
+        # shellcheck disable=SC2016 # for the inner shell to expand
         # The text comes through a pipe; the last character keeps newlines at its end alive.
         exec -- "${slow[@]}" /bin/bash -c '__sbx_text=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -p cat <&9 && printf x); exec 9<&-; __sbx_text=${__sbx_text%x}; eval "unset __sbx_text; $__sbx_text"' \
             9< <(printf %s "$1")
         ;;
     esac
     exit 126
+}
+
+# __sbx_main NONCE: says READY and serves requests until there are no more.
+__sbx_main() {
+    local ready="$$ ${__sbx_self[21]}"
+    printf '%sR%04x%s' "$1" "${#ready}" "$ready"
+    while __sbx_next; do eval "$__sbx_req"; done
+    exit 0
 }

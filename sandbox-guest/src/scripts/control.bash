@@ -13,65 +13,90 @@ __sbx_environ() {
 
 # __sbx_children PID: the pids of its children in __sbx_kids.
 __sbx_children() {
-    local p line fields
+    local p
     __sbx_kids=()
     if [[ -r /proc/$1/task/$1/children ]]; then
         IFS=' ' read -r -a __sbx_kids <"/proc/$1/task/$1/children"
         return
     fi
     for p in /proc/[0-9]*; do
-        line=
-        IFS= read -r -d '' line <"$p/stat"
-        fields=(${line##*) })
-        [[ ${fields[1]} == "$1" ]] && __sbx_kids+=("${p#/proc/}")
+        __sbx_stat "${p#/proc/}"
+        [[ ${__sbx_fields[1]} == "$1" ]] && __sbx_kids+=("${p#/proc/}")
+    done
+}
+
+# __sbx_stat PID: the fields of its stat behind the name in __sbx_fields: 0 state, 1 parent, 2 group, 19 start.
+__sbx_stat() {
+    local line=
+    IFS= read -r -d '' line <"/proc/$1/stat"
+    # shellcheck disable=SC2206 # numbers and letters; a here-string would need a writable directory in older shells
+    __sbx_fields=(${line##*) })
+}
+
+# __sbx_holds PID SHELL: whether PID can write to the output of SHELL. A reader of the same pipe is somebody else: a drain, or the
+# client itself where it is in sight. Only pipes and sockets are compared: a shell that became a drain has /dev/null there, as
+# half the world has.
+__sbx_holds() {
+    local f key value flags out=/proc/$2/fd/1 err=/proc/$2/fd/8
+    [[ -p $out || -S $out ]] || out=
+    [[ -p $err || -S $err ]] || err=
+    [[ $out || $err ]] || return 1
+    for f in "/proc/$1"/fd/[0-9]*; do
+        [[ $out && $f -ef $out || $err && $f -ef $err ]] || continue
+        flags=
+        while IFS=$' \t' read -r key value; do [[ $key == flags: ]] && flags=$value; done <"/proc/$1/fdinfo/${f##*/}"
+        [[ $flags == *[12] ]] && return 0
+    done
+    return 1
+}
+
+# __sbx_leader SIGNAL SHELL: signals the command itself: the child of SHELL that leads a group.
+__sbx_leader() {
+    local kid
+    __sbx_children "$2"
+    for kid in "${__sbx_kids[@]}"; do
+        __sbx_stat "$kid"
+        [[ ${__sbx_fields[0]} == [ZX] || ${__sbx_fields[2]} != "$kid" ]] && continue
+        kill "-$1" -- "-$kid" && __sbx_hit=1
     done
 }
 
 # __sbx_order SIGNAL SHELL START MARKER WHO
 __sbx_order() {
-    local signal=$1 shell=$2 start=$3 marker=$4 who=$5 line fields p f v flags kid round hit alive
+    local signal=$1 shell=$2 start=$3 marker=$4 who=$5 p round hit alive=
     __sbx_hit=0
+    __sbx_stat "$shell"
+    [[ ${__sbx_fields[19]} == "$start" ]] && alive=1
+    if [[ $alive && $who == shell ]]; then
+        # A stopped shell starts nothing between the look and the kill.
+        kill -STOP "$shell"
+    elif [[ $alive ]]; then
+        # The request has begun, but its command may be a moment away.
+        for ((round = 0; round < 20; round++)); do
+            __sbx_leader "$signal" "$shell"
+            [[ $__sbx_hit == 1 ]] && break
+            IFS= read -r -t 0.02 -u "$__sbx_pause" p
+        done
+    fi
+    [[ $who == group ]] && return
     for ((round = 0; round < 40; round++)); do
-        line=
-        IFS= read -r -d '' line <"/proc/$shell/stat"
-        fields=(${line##*) })
         hit=
-        alive=
-        if [[ ${fields[19]} == "$start" ]]; then
-            alive=1
-            __sbx_children "$shell"
-            for kid in "${__sbx_kids[@]}"; do
-                kill "-$signal" -- "-$kid" && hit=1 __sbx_hit=1
-            done
-        fi
-        [[ $who == group ]] && return
         for p in /proc/[0-9]*; do
-            [[ $p == "/proc/$shell" || $p == "/proc/$$" || $p == /proc/1 ]] && continue
-            __sbx_environ "${p#/proc/}"
-            if [[ " ${__sbx_env[*]} " == *" __sbx_exec=$marker "* ]]; then
-                kill "-$signal" "${p#/proc/}" && hit=1
-                continue
+            p=${p#/proc/}
+            [[ $p == "$shell" || $p == "$$" || $p == 1 ]] && continue
+            __sbx_environ "$p"
+            if [[ " ${__sbx_env[*]} " == *" __sbx_exec=$marker "* ]] || { [[ $alive ]] && __sbx_holds "$p" "$shell"; }; then
+                kill "-$signal" "$p" && hit=1
             fi
-            [[ $alive ]] || continue
-            for f in "$p"/fd/[0-9]*; do
-                [[ $f -ef /proc/$shell/fd/1 || $f -ef /proc/$shell/fd/8 ]] || continue
-                # A reader of the same pipe is somebody else: a drain, or the client itself where it is in sight.
-                flags=
-                while IFS=$' \t' read -r line v; do [[ $line == flags: ]] && flags=$v; done <"$p/fdinfo/${f##*/}"
-                [[ $flags == *[12] ]] || continue
-                kill "-$signal" "${p#/proc/}" && hit=1
-                break
-            done
         done
         [[ $signal == KILL && $hit ]] || break
     done
-    if [[ $who == shell && $alive ]]; then kill -KILL "$shell"; fi
+    [[ $alive && $who == shell ]] && kill -KILL "$shell"
 }
 
 # __sbx_watch CLIENT: the client is gone. Ends each of its commands at its limit, then returns.
 __sbx_watch() {
-    local p v line fields up left limit pause
-    exec {pause}<> <(:)
+    local p v up left limit
     while :; do
         left=
         IFS=' .' read -r -a up </proc/uptime
@@ -82,20 +107,18 @@ __sbx_watch() {
                 [[ $v == "__sbx_exec=$1."* ]] || continue
                 limit=${v##*.}
                 [[ $limit =~ ^[1-9][0-9]{0,15}$ ]] || continue
-                line=
-                IFS= read -r -d '' line <"$p/stat"
-                fields=(${line##*) })
-                [[ ${fields[0]} == [ZX] || -z ${fields[19]} ]] && continue
+                __sbx_stat "${p#/proc/}"
+                [[ ${__sbx_fields[0]} == [ZX] || -z ${__sbx_fields[19]} ]] && continue
                 # Start times are in hundredths of a second.
-                if (((10#${up[0]}${up[1]} - fields[19]) * 10 >= limit)); then
-                    ((fields[2] > 1)) && kill -KILL -- "-${fields[2]}"
+                if (((10#${up[0]}${up[1]} - __sbx_fields[19]) * 10 >= limit)); then
+                    ((__sbx_fields[2] > 1)) && kill -KILL -- "-${__sbx_fields[2]}"
                     kill -KILL "${p#/proc/}"
                 fi
                 left=1
             done
         done
         [[ $left ]] || return
-        IFS= read -r -t 1 -u "$pause" v
+        IFS= read -r -t 1 -u "$__sbx_pause" v
     done
 }
 
@@ -104,6 +127,8 @@ __sbx_control() {
     local serial signal shell start marker who answer
     trap '' PIPE
     set +m
+    # Never readable and never at its end: a read from it with a time limit is a pause without a process.
+    exec {__sbx_pause}<> <(:)
     while IFS=' ' read -r serial signal shell start marker who; do
         __sbx_order "$signal" "$shell" "$start" "$marker" "$who"
         answer="$serial $__sbx_hit"

@@ -1,0 +1,161 @@
+//! A command that runs: how it is started, what its end record says, and that dropping it kills it.
+
+use sandbox::{Command, Effect, Env, Error, ErrorKind, SandboxPath};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use crate::command::{self, Run};
+use crate::control::{Control, Who};
+use crate::guest::Inner;
+use crate::pool::{Lease, Pool};
+use crate::record::{Nonce, Record};
+use crate::stream::Shell;
+
+/// What to start.
+pub(crate) struct Start<'a> {
+    pub(crate) command: &'a Command,
+    pub(crate) env: &'a Env,
+    pub(crate) workdir: &'a SandboxPath,
+    pub(crate) marker: &'a str,
+    pub(crate) input: bool,
+}
+
+/// A command that may be running. Dropping it kills the command and gives up its stream.
+pub(crate) struct Running {
+    control: Control,
+    shell: Shell,
+    marker: String,
+    lease: Option<Lease>,
+    /// What the end records will carry.
+    pub(crate) end: Nonce,
+    /// When it began, on the caller's clock.
+    pub(crate) begun: Instant,
+}
+
+impl Running {
+    /// Sends the request and waits until the command begins. A stream that was found dead before the request was sent whole
+    /// costs another one, silently; the request is never sent twice.
+    pub(crate) async fn start(guest: &Inner, start: &Start<'_>) -> Result<Self, Error> {
+        command::check_size(start.command, start.env, &guest.config.env)?;
+        let patience = guest.config.open_timeout;
+        let late = |what: &str| {
+            Error::new(ErrorKind::DeadlineExceeded)
+                .with_effect(Effect::Unknown)
+                .because(format!("{what} within {patience:?}"))
+        };
+        // Every stream that is idle can turn out dead; one more is fresh.
+        let mut tries = guest.config.max_streams + 1;
+        loop {
+            let mut lease = guest.pool.acquire().await?;
+            let (begin, end) = (Nonce::new(), Nonce::new());
+            lease.stream.out.scanner.expect(begin);
+            lease.stream.err.scanner.expect(begin);
+            let Start { command, env, workdir, marker, input } = *start;
+            let request = command::request(
+                begin,
+                end,
+                &Run { command, env, workdir, marker, reopen: lease.stream.reopen, input },
+            );
+            // From here on the command may run.
+            let mut running = Self {
+                control: guest.control.clone(),
+                shell: lease.stream.shell.clone(),
+                marker: marker.to_owned(),
+                lease: Some(lease),
+                end,
+                begun: Instant::now(),
+            };
+            match timeout(patience, running.lease().stream.send(&request)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => {
+                    // The shell needs the whole request before it runs anything, and did not get it.
+                    running.lease = None;
+                    tries -= 1;
+                    if tries == 0 {
+                        let error =
+                            Error::new(ErrorKind::Lost).because("every stream broke before the request was sent");
+                        return Err(error.caused_by(e));
+                    }
+                    continue;
+                }
+                Err(_) => return Err(late("the sandbox did not take the request")),
+            }
+            match timeout(patience, running.lease().stream.await_record(b'B')).await {
+                Ok(begun) => begun?,
+                Err(_) => return Err(late("the command did not begin")),
+            };
+            running.begun = Instant::now();
+            return Ok(running);
+        }
+    }
+
+    pub(crate) fn lease(&mut self) -> &mut Lease {
+        self.lease.as_mut().expect("the lease is there until the command is settled")
+    }
+
+    pub(crate) fn signal(&self, signal: &'static str, who: Who) -> oneshot::Receiver<bool> {
+        self.control.signal(signal, &self.shell, &self.marker, who)
+    }
+
+    /// The command ended by itself, and its stream is not wanted any more.
+    pub(crate) fn forget(mut self) {
+        self.lease = None;
+    }
+
+    /// The command ended by itself and needs no kill: its stream goes back, if it can serve another.
+    pub(crate) fn settle(mut self, pool: &Pool, reusable: bool) {
+        if let Some(lease) = self.lease.take()
+            && reusable
+        {
+            pool.release(lease);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.lease.take().is_some() {
+            drop(self.signal("KILL", Who::Shell));
+        }
+    }
+}
+
+/// What an end record says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The command ended with this code; somebody still holds its output, or not.
+    Exit { code: i32, retired: bool },
+    /// The working directory is not there.
+    NoWorkdir,
+    /// The working directory is no directory.
+    BadWorkdir,
+}
+
+impl End {
+    pub(crate) fn parse(record: &Record) -> Result<Self, Error> {
+        let text = String::from_utf8_lossy(&record.payload);
+        let parts: Vec<&str> = text.split(' ').collect();
+        let end = match (record.kind, parts.as_slice()) {
+            (b'E', ["w", "n"]) => Some(Self::NoWorkdir),
+            (b'E', ["w", "d"]) => Some(Self::BadWorkdir),
+            (b'E', ["x", code, retired @ ("0" | "1")]) => {
+                let code = code.parse().ok().filter(|code| (0..=255).contains(code));
+                code.map(|code| Self::Exit { code, retired: *retired == "1" })
+            }
+            _ => None,
+        };
+        end.ok_or_else(|| {
+            Error::new(ErrorKind::Protocol).with_effect(Effect::Unknown).because("an end record that says nothing")
+        })
+    }
+
+    /// The exit code, or why nothing was started in `workdir`.
+    pub(crate) fn code(self, workdir: &SandboxPath) -> Result<i32, Error> {
+        let refused = |kind| Err(Error::new(kind).at(workdir.clone()).because("the working directory"));
+        match self {
+            Self::Exit { code, .. } => Ok(code),
+            Self::NoWorkdir => refused(ErrorKind::FileNotFound),
+            Self::BadWorkdir => refused(ErrorKind::NotDirectory),
+        }
+    }
+}

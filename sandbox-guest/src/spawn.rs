@@ -1,0 +1,247 @@
+//! A command that one can talk to while it runs.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::unfold;
+use sandbox::{ByteStream, Effect, Error, ErrorKind, Exit, Process, ProcessControl, SandboxPath, Signal, SpawnRequest};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::clock::{KILLED, LimitClock};
+use crate::control::Who;
+use crate::exec::DRAIN;
+use crate::guest::Inner;
+use crate::record::Nonce;
+use crate::running::{End, Running, Start};
+use crate::stream::{Source, Stream, wait_closed};
+
+/// What may wait for the command to read it, and how much goes into one frame.
+const INPUT: usize = 64 * 1024;
+/// Pieces of output that may wait for their reader, each of at most a read.
+const PIECES: usize = 4;
+/// How long a signal may take.
+const SIGNAL_TIME: Duration = Duration::from_secs(15);
+
+/// Starts a command and everything that looks after it.
+pub(crate) async fn spawn(guest: &Inner, request: &SpawnRequest) -> Result<Process, Error> {
+    let marker = guest.marker(request.limit);
+    let workdir = request.workdir.clone().unwrap_or_else(|| guest.config.workdir.clone());
+    let start = Start {
+        command: &request.command,
+        env: &request.env,
+        workdir: &workdir,
+        marker: &marker,
+        input: request.stdin,
+    };
+    let mut running = Running::start(guest, &start).await?;
+    let end = running.end;
+    let (stdin, out, err, closed) = {
+        let Stream { stdin, out, err, closed, .. } = &mut running.lease().stream;
+        let nothing = || Source::new(Box::pin(tokio::io::empty()), end);
+        let idle: Pin<Box<dyn AsyncWrite + Send>> = Box::pin(tokio::io::sink());
+        (
+            std::mem::replace(stdin, idle),
+            std::mem::replace(out, nothing()),
+            std::mem::replace(err, nothing()),
+            closed.take(),
+        )
+    };
+    let mut tasks = JoinSet::new();
+    let (near, far) = request.stdin.then(|| tokio::io::duplex(INPUT)).unzip();
+    // Also without input the way in stays open until the end: a shell that reads its end stops.
+    tasks.spawn(feed(far, stdin));
+    let (out_end, err_end) = (watch::channel(None), watch::channel(None));
+    // Standard output has begun; on standard error the begin record is still to come.
+    let stdout = pump(&mut tasks, out, end, false, out_end.0);
+    let stderr = pump(&mut tasks, err, end, true, err_end.0);
+    let exit = watch::channel(None);
+    let running = Arc::new(Mutex::new(Some(running)));
+    let clock = {
+        let guard = lock(&running);
+        let begun = guard.as_ref().map_or_else(Instant::now, |r| r.begun);
+        LimitClock::new(begun, request.limit, Duration::ZERO)
+    };
+    let supervisor =
+        Supervisor { clock, running: Arc::clone(&running), workdir, closed, out: out_end.1, err: err_end.1 };
+    tasks.spawn(async move {
+        let result = supervisor.run().await;
+        let _ = exit.0.send(Some(result.map_err(|e| (e.kind(), e.to_string()))));
+    });
+    let control = GuestProcess { running, exit: exit.1, _tasks: tasks };
+    Ok(Process::new(
+        near.map(|near| Box::pin(near) as Pin<Box<dyn AsyncWrite + Send>>),
+        stdout,
+        stderr,
+        Box::new(control),
+    ))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Passes on what is written for the command, in frames, and the end of it. Keeps the way in open after that.
+async fn feed(source: Option<DuplexStream>, mut stdin: Pin<Box<dyn AsyncWrite + Send>>) {
+    if let Some(mut source) = source {
+        let mut piece = vec![0; INPUT];
+        loop {
+            let n = source.read(&mut piece).await.unwrap_or(0);
+            let mut frame = format!("{n}\n").into_bytes();
+            frame.extend_from_slice(&piece[..n]);
+            if stdin.write_all(&frame).await.is_err() || stdin.flush().await.is_err() {
+                // Dropping `source` tells the writer.
+                break;
+            }
+            if n == 0 {
+                break;
+            }
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+type EndSender = watch::Sender<Option<Result<End, (ErrorKind, &'static str)>>>;
+type EndReceiver = watch::Receiver<Option<Result<End, (ErrorKind, &'static str)>>>;
+
+/// Passes on what the command prints until its end record. A reader that went away is no reason to stop.
+fn pump(tasks: &mut JoinSet<()>, mut source: Source, end: Nonce, mut before: bool, ended: EndSender) -> ByteStream {
+    let (sender, receiver) = mpsc::channel::<Result<Bytes, Error>>(PIECES);
+    tasks.spawn(async move {
+        if !before {
+            source.scanner.expect(end);
+        }
+        let verdict = loop {
+            let mut pieces = Vec::new();
+            let record = match source.scanner.next(|bytes| pieces.push(Bytes::copy_from_slice(bytes))) {
+                Ok(record) => record,
+                Err(_) => break Err((ErrorKind::Protocol, "an illegal record")),
+            };
+            if before {
+                if record.is_some() {
+                    before = false;
+                    source.scanner.expect(end);
+                    continue;
+                }
+            } else {
+                for piece in pieces {
+                    let _ = sender.send(Ok(piece)).await;
+                }
+                if let Some(record) = record {
+                    break End::parse(&record).map_err(|_| (ErrorKind::Protocol, "an end record that says nothing"));
+                }
+            }
+            if !matches!(source.fill().await, Ok(n) if n > 0) {
+                break Err((ErrorKind::Lost, "its output ended before the command did"));
+            }
+        };
+        if let Err((kind, reason)) = &verdict {
+            let _ = sender.send(Err(Error::new(*kind).with_effect(Effect::Unknown).because(*reason))).await;
+        }
+        let _ = ended.send(Some(verdict));
+    });
+    ByteStream::new(unfold(receiver, |mut receiver| async { receiver.recv().await.map(|item| (item, receiver)) }))
+}
+
+/// Waits for the end, and sees to the limit.
+struct Supervisor {
+    clock: LimitClock,
+    running: Arc<Mutex<Option<Running>>>,
+    workdir: SandboxPath,
+    closed: Option<futures::future::BoxFuture<'static, crate::Closed>>,
+    out: EndReceiver,
+    err: EndReceiver,
+}
+
+impl Supervisor {
+    async fn run(mut self) -> Result<Exit, Error> {
+        let mut drained = None;
+        loop {
+            let now = Instant::now();
+            let (out, err) = (*self.out.borrow(), *self.err.borrow());
+            if let (Some(out), Some(_)) = (out, err) {
+                let end = out.map_err(|(kind, why)| Error::new(kind).with_effect(Effect::Unknown).because(why))?;
+                let code = end.code(&self.workdir)?;
+                if let Some(timed_out) = self.clock.verdict(code, now) {
+                    // It ended by itself: nothing to kill. The stream is not used again.
+                    let running = lock(&self.running).take();
+                    if let Some(running) = running {
+                        running.forget();
+                    }
+                    return Ok(Exit::new(if timed_out { KILLED } else { code }, timed_out));
+                }
+            }
+            if self.clock.is_over(now) {
+                drop(lock(&self.running).take());
+                return Ok(Exit::new(KILLED, true));
+            }
+            if drained.is_some_and(|at| now >= at) {
+                drop(lock(&self.running).take());
+                return Err(Error::new(ErrorKind::Lost)
+                    .with_effect(Effect::Unknown)
+                    .because("the shell that ran the command is gone"));
+            }
+            if let Some(running) = &*lock(&self.running) {
+                self.clock.tick(now, |signal, who| running.signal(signal, who));
+            }
+            let next = self.clock.next().into_iter().chain(drained).min();
+            tokio::select! {
+                _ = self.out.changed(), if out.is_none() => {}
+                _ = self.err.changed(), if err.is_none() => {}
+                _ = wait_closed(&mut self.closed) => { drained.get_or_insert(now + DRAIN); }
+                () = self.clock.hear() => {}
+                () = tokio::time::sleep_until(next.unwrap_or(now)), if next.is_some() => {}
+            }
+        }
+    }
+}
+
+/// The far end of a [`Process`]. Dropping it ends its tasks, and kills the command unless it ended.
+struct GuestProcess {
+    running: Arc<Mutex<Option<Running>>>,
+    exit: watch::Receiver<Option<Result<Exit, (ErrorKind, String)>>>,
+    _tasks: JoinSet<()>,
+}
+
+impl fmt::Debug for GuestProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GuestProcess").finish_non_exhaustive()
+    }
+}
+
+impl Drop for GuestProcess {
+    fn drop(&mut self) {
+        drop(lock(&self.running).take());
+    }
+}
+
+#[async_trait]
+impl ProcessControl for GuestProcess {
+    async fn signal(&self, signal: Signal) -> Result<(), Error> {
+        let answer = {
+            let running = lock(&self.running);
+            let Some(running) = running.as_ref() else { return Ok(()) };
+            running.signal(signal.name(), if signal == Signal::Kill { Who::All } else { Who::Group })
+        };
+        match timeout(SIGNAL_TIME, answer).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(Error::new(ErrorKind::Lost).with_effect(Effect::Unknown).because("the signal was not confirmed")),
+        }
+    }
+
+    async fn wait(&mut self) -> Result<Exit, Error> {
+        let ended = self.exit.wait_for(Option::is_some).await;
+        let ended = ended.map_err(|_| Error::new(ErrorKind::Lost).because("the runtime that looked after it ended"))?;
+        match ended.as_ref() {
+            Some(Ok(exit)) => Ok(*exit),
+            Some(Err((kind, text))) => Err(Error::new(*kind).with_effect(Effect::Unknown).because(text.clone())),
+            None => Err(Error::new(ErrorKind::Other).because("an end that is none")),
+        }
+    }
+}

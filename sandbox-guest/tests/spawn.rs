@@ -1,0 +1,130 @@
+//! Commands that one talks to while they run.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::Bare;
+use sandbox::{ExecRequest, Process, Signal, SpawnRequest};
+use sandbox_guest::Guest;
+use tokio::io::AsyncWriteExt;
+
+async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(20), work).await.unwrap_or_else(|_| panic!("{what}: too late"))
+}
+
+async fn spawn(guest: &Guest, request: SpawnRequest) -> Process {
+    within("spawn", guest.spawn(request)).await.unwrap()
+}
+
+async fn gone(guest: &Guest, pattern: &str) {
+    let text = format!(
+        "for i in $(seq 80); do pgrep -f '{pattern}' >/dev/null || exit 0; sleep 0.1; done; pgrep -fa '{pattern}'; ps -ef; exit 1"
+    );
+    let result = within("gone", guest.exec(ExecRequest::shell(text))).await.unwrap();
+    assert_eq!(result.exit_code, 0, "{pattern} is left: {}", result.stdout.to_string_lossy());
+}
+
+#[tokio::test]
+async fn input_arrives_and_its_end_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    let mut process = spawn(&guest, SpawnRequest::shell("cat; echo end >&2; exit 3").with_stdin()).await;
+    let mut stdin = process.stdin.take().unwrap();
+    let payload: Vec<u8> = (0..1_000_000u32).flat_map(u32::to_le_bytes).collect();
+    let writing = async {
+        stdin.write_all(&payload).await.unwrap();
+        stdin.shutdown().await.unwrap();
+    };
+    let Process { stdout, stderr, .. } = &mut process;
+    let (stdout, stderr) = (take(stdout), take(stderr));
+    let ((), out, err) =
+        within("cat", async { tokio::join!(writing, stdout.collect(8 << 20), stderr.collect(100)) }).await;
+    assert!(out.unwrap() == payload);
+    assert_eq!(err.unwrap(), "end\n");
+    let exit = within("wait", process.wait()).await.unwrap();
+    assert_eq!((exit.code, exit.timed_out), (3, false));
+    assert_eq!(within("wait again", process.wait()).await.unwrap(), exit);
+}
+
+fn take(stream: &mut sandbox::ByteStream) -> sandbox::ByteStream {
+    std::mem::replace(stream, sandbox::ByteStream::new(futures::stream::empty()))
+}
+
+#[tokio::test]
+async fn output_arrives_while_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    let mut process =
+        spawn(&guest, SpawnRequest::shell("read a; echo $((a*2)); read b; echo $((b*2))").with_stdin()).await;
+    let mut stdin = process.stdin.take().unwrap();
+    for (n, answer) in [("21\n", "42\n"), ("4\n", "8\n")] {
+        stdin.write_all(n.as_bytes()).await.unwrap();
+        stdin.flush().await.unwrap();
+        assert_eq!(within("answer", process.stdout.next()).await.unwrap().unwrap(), answer);
+    }
+    assert!(within("end", process.stdout.next()).await.is_none());
+    assert!(within("wait", process.wait()).await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_dropped_writer_is_the_end_of_input_and_none_is_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    let mut process = spawn(&guest, SpawnRequest::shell("wc -c").with_stdin()).await;
+    drop(process.stdin.take());
+    assert!(within("wait", process.wait()).await.unwrap().success());
+    let mut process = spawn(&guest, SpawnRequest::shell("wc -c")).await;
+    assert!(process.stdin.is_none());
+    assert_eq!(within("read", process.stdout.next()).await.unwrap().unwrap(), "0\n");
+    assert!(within("wait", process.wait()).await.unwrap().success());
+}
+
+#[tokio::test]
+async fn signals_limits_and_drops() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    let text = "trap 'echo got; exit 5' USR1; echo ready; while :; do sleep 0.05; done";
+    let mut process = spawn(&guest, SpawnRequest::shell(text)).await;
+    assert_eq!(within("ready", process.stdout.next()).await.unwrap().unwrap(), "ready\n");
+    within("signal", process.signal(Signal::User1)).await.unwrap();
+    assert_eq!(within("got", process.stdout.next()).await.unwrap().unwrap(), "got\n");
+    assert_eq!(within("wait", process.wait()).await.unwrap().code, 5);
+    within("late signal", process.signal(Signal::Terminate)).await.unwrap();
+
+    let mut process = spawn(&guest, SpawnRequest::shell("setsid sleep 981.1 & sleep 981.2")).await;
+    within("kill", process.kill()).await.unwrap();
+    assert_eq!(within("wait", process.wait()).await.unwrap().code, 137);
+    gone(&guest, "sleep 981[.]").await;
+
+    let begun = Instant::now();
+    let mut process = spawn(&guest, SpawnRequest::shell("yes").with_limit(Duration::from_millis(300))).await;
+    let exit = within("limit", process.wait()).await.unwrap();
+    assert!(exit.timed_out && begun.elapsed() < Duration::from_secs(3), "{exit:?} {:?}", begun.elapsed());
+
+    let process = spawn(&guest, SpawnRequest::shell("setsid sleep 982.1 & sleep 982.2")).await;
+    drop(process);
+    gone(&guest, "sleep 982[.]").await;
+}
+
+#[tokio::test]
+async fn unread_output_stalls_and_dropped_output_is_drained() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    let mut process = spawn(&guest, SpawnRequest::shell("head -c 20000000 /dev/zero")).await;
+    assert!(tokio::time::timeout(Duration::from_millis(400), process.wait()).await.is_err(), "nobody read it");
+    drop(take(&mut process.stdout));
+    assert!(within("drained", process.wait()).await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_straggler_does_not_hold_the_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    let mut process = spawn(&guest, SpawnRequest::shell("sleep 3 & echo started")).await;
+    let begun = Instant::now();
+    assert!(within("wait", process.wait()).await.unwrap().success());
+    assert!(begun.elapsed() < Duration::from_secs(2));
+}
