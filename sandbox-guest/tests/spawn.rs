@@ -128,3 +128,20 @@ async fn a_straggler_does_not_hold_the_end() {
     assert!(within("wait", process.wait()).await.unwrap().success());
     assert!(begun.elapsed() < Duration::from_secs(2));
 }
+
+#[tokio::test]
+async fn a_kill_strikes_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    // Holds what a retired shell holds: /dev/null.
+    let mut bystander = spawn(&guest, SpawnRequest::shell("exec >/dev/null 2>&1; sleep 983")).await;
+    for _ in 0..5 {
+        let process = spawn(&guest, SpawnRequest::shell("sleep 984.1 & echo started")).await;
+        within("kill", process.kill()).await.unwrap();
+        drop(process);
+        let mut process = spawn(&guest, SpawnRequest::shell("sleep 984.2 & echo started")).await;
+        within("wait", process.wait()).await.unwrap();
+        within("kill", process.kill()).await.unwrap();
+    }
+    assert!(tokio::time::timeout(Duration::from_millis(200), bystander.wait()).await.is_err(), "the bystander died");
+}
