@@ -1,0 +1,69 @@
+//! Why a case failed, told so that one can act on it.
+
+use std::fmt;
+
+/// What a case answers: nothing, or why it failed.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+/// Why a case failed: what it did, what it wanted, what it got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// What the case did, or waited for.
+    pub step: String,
+    /// What the rule asks for.
+    pub want: String,
+    /// What came.
+    pub got: String,
+}
+
+impl Failure {
+    /// A failure of `step`.
+    pub fn new(step: impl Into<String>, want: impl Into<String>, got: impl Into<String>) -> Self {
+        Self { step: step.into(), want: want.into(), got: got.into() }
+    }
+
+    /// Says where in a case with many steps it happened.
+    #[must_use]
+    pub fn within(mut self, context: impl fmt::Display) -> Self {
+        self.step = format!("{context}: {}", self.step);
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "step  {}\nwant  {}\ngot   {}", self.step, self.want, self.got)
+    }
+}
+
+/// Fails `step` unless `holds`.
+///
+/// # Errors
+///
+/// If it does not hold; `got` is asked only then.
+pub fn ensure(holds: bool, step: &str, want: &str, got: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { Err(Failure::new(step, want, got())) }
+}
+
+/// Fails `step` unless `got` equals `want`.
+///
+/// # Errors
+///
+/// If they differ.
+pub fn equal<A: PartialEq<B> + fmt::Debug, B: fmt::Debug>(step: &str, got: A, want: B) -> Outcome {
+    if got == want { Ok(()) } else { Err(Failure::new(step, short(&want), short(&got))) }
+}
+
+/// `value` in `Debug`, cut where it gets too long to read.
+pub fn short(value: &impl fmt::Debug) -> String {
+    const MOST: usize = 2000;
+    let mut text = format!("{value:?}");
+    if text.len() > MOST {
+        let cut = (0..=MOST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        let whole = text.len();
+        text.truncate(cut);
+        text.push_str(&format!("… ({whole} bytes)"));
+    }
+    text
+}

@@ -1,0 +1,86 @@
+//! What a run is asked for besides a test binary's own arguments.
+
+use std::path::PathBuf;
+
+/// How to run a suite.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// Backends whose absence is a failure, by name.
+    pub require: Vec<String>,
+    /// Run also the cases that must wait long.
+    pub slow: bool,
+    /// Where to write the report.
+    pub report: Option<PathBuf>,
+    /// Cases to run at once; for a programmatic run only, a test binary has `--test-threads`.
+    pub threads: usize,
+    /// Only cases whose id contains one of these; all if empty. For a programmatic run only.
+    pub only: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        Self { require: Vec::new(), slow: false, report: None, threads, only: Vec::new() }
+    }
+}
+
+impl Options {
+    /// Reads `CONFORMANCE_REQUIRE` (names, separated by commas), `CONFORMANCE_SLOW` (`1`) and `CONFORMANCE_REPORT` (a
+    /// directory), looked up through `var`.
+    pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Self {
+        let given = |name: &str| var(name).filter(|value| !value.is_empty());
+        let require = given("CONFORMANCE_REQUIRE").unwrap_or_default();
+        Self {
+            require: require.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect(),
+            slow: given("CONFORMANCE_SLOW").is_some_and(|value| value != "0"),
+            report: given("CONFORMANCE_REPORT").map(PathBuf::from),
+            ..Self::default()
+        }
+    }
+
+    /// Runs also the cases that must wait long.
+    #[must_use]
+    pub fn with_slow(mut self) -> Self {
+        self.slow = true;
+        self
+    }
+
+    /// Runs only cases whose id contains `part`, or another `part` given so.
+    #[must_use]
+    pub fn with_only(mut self, part: impl Into<String>) -> Self {
+        self.only.push(part.into());
+        self
+    }
+
+    /// Makes the absence of the backend `name` a failure.
+    #[must_use]
+    pub fn with_required(mut self, name: impl Into<String>) -> Self {
+        self.require.push(name.into());
+        self
+    }
+
+    pub(crate) fn requires(&self, name: &str) -> bool {
+        self.require.iter().any(|required| required == name)
+    }
+
+    pub(crate) fn chooses(&self, id: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| id.contains(part))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables() {
+        let read = |name: &'static str, value: &'static str| {
+            Options::from_vars(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert_eq!(Options::from_vars(|_| None), Options::default());
+        assert_eq!(read("CONFORMANCE_REQUIRE", " local, k8s,").require, ["local", "k8s"]);
+        assert!(read("CONFORMANCE_SLOW", "1").slow && !read("CONFORMANCE_SLOW", "0").slow);
+        assert_eq!(read("CONFORMANCE_REPORT", "/r").report, Some(PathBuf::from("/r")));
+    }
+}

@@ -1,0 +1,112 @@
+//! The runner against cases that pass, fail, panic, hang and leak.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use conformance::{Case, Factory, Failure, Options, Outcome, Probe, Verdict, equal, run, within};
+
+/// A factory whose contexts are numbers.
+struct Toy {
+    probe: Probe<bool>,
+    leaks: bool,
+}
+
+impl Toy {
+    fn ready() -> Self {
+        Self { probe: Probe::Ready { claims: false, claimed: BTreeMap::new(), facts: BTreeMap::new() }, leaks: false }
+    }
+}
+
+const RULE: &str = "One and one is two.";
+
+#[async_trait]
+impl Factory for Toy {
+    type Context = u32;
+    type Claims = bool;
+
+    fn name(&self) -> &str {
+        "toy"
+    }
+
+    fn cases(&self) -> Vec<Case<Self>> {
+        let moment = Duration::from_millis(200);
+        vec![
+            Case::new("sum::holds", RULE, |_| async { Ok(()) }),
+            Case::new("sum::fails", RULE, |one| async move { equal("adding", *one + 2, 2) }),
+            Case::new("sum::panics", RULE, |_| async { panic!("a bug in the case") }),
+            Case::new("sum::hangs", RULE, |_| std::future::pending()).deadline(moment),
+            Case::new("sum::waits", RULE, |_| within("the post", Duration::from_millis(50), std::future::pending())),
+            Case::new("sum::claimed", RULE, |_| async { Ok(()) }).needs("big_numbers", |claims| *claims),
+            Case::new("sum::slow", RULE, |_| async { Ok(()) }).slow(),
+        ]
+    }
+
+    async fn probe(&self) -> Probe<bool> {
+        self.probe.clone()
+    }
+
+    async fn open(&self, _: &'static str) -> Outcome<u32> {
+        Ok(1)
+    }
+
+    fn trail(&self, _: &u32) -> String {
+        "it counted on its fingers".to_owned()
+    }
+
+    async fn close(&self, _: &u32) -> Outcome {
+        if self.leaks { Err(Failure::new("looking around", "nothing left", "a chair")) } else { Ok(()) }
+    }
+}
+
+fn verdicts(report: &conformance::Report) -> BTreeMap<&str, &Verdict> {
+    report.cases.iter().map(|case| (case.id.as_str(), &case.verdict)).collect()
+}
+
+#[tokio::test]
+async fn each_way_to_end_is_told_apart() {
+    let report = run(Toy::ready(), Options::default()).await;
+    let by_id = verdicts(&report);
+    assert_eq!(by_id["sum::holds"], &Verdict::Passed);
+    assert_eq!(by_id["sum::claimed"], &Verdict::NotApplicable("no big_numbers".to_owned()));
+    assert_eq!(by_id["sum::slow"], &Verdict::LeftOut("slow".to_owned()));
+    for (id, parts) in [
+        (
+            "sum::fails",
+            ["rule  One and one is two.", "step  adding", "want  2", "got   3", "on its fingers"].as_slice(),
+        ),
+        ("sum::panics", &["a bug in the case"]),
+        ("sum::hangs", &["the whole case", "200ms"]),
+        ("sum::waits", &["the post", "50ms"]),
+    ] {
+        let Verdict::Failed(text) = by_id[id] else { panic!("{id}: {:?}", by_id[id]) };
+        for part in parts {
+            assert!(text.contains(part), "{id}: {text}");
+        }
+    }
+    assert_eq!(report.badge(), "conformance 0.1.0: 1 of 5 pass, 1 n/a, 1 not run");
+}
+
+#[tokio::test]
+async fn what_stays_behind_fails_the_case() {
+    let report = run(Toy { leaks: true, ..Toy::ready() }, Options::default().with_slow().with_only("holds")).await;
+    let Verdict::Failed(text) = &report.cases[0].verdict else { panic!("{report:?}") };
+    assert!(text.contains("after the case: looking around") && text.contains("a chair"), "{text}");
+    assert_eq!(report.cases.len(), 1);
+}
+
+#[tokio::test]
+async fn an_absent_backend_is_one_visible_entry_and_a_failure_where_it_is_required() {
+    let absent = || {
+        let (reason, remedy) = ("no cluster".to_owned(), "set TOY_URL".to_owned());
+        Toy { probe: Probe::Absent { reason, remedy }, leaks: false }
+    };
+    let report = run(absent(), Options::default()).await;
+    assert_eq!(verdicts(&report)["toy::backend"], &Verdict::Absent("no cluster; set TOY_URL".to_owned()));
+    assert!(!report.success());
+    let report = run(absent(), Options::default().with_required("toy")).await;
+    let Verdict::Failed(text) = &report.cases[0].verdict else { panic!("{report:?}") };
+    assert!(text.contains("required and absent") && text.contains("TOY_URL"), "{text}");
+    let broken = Toy { probe: Probe::Broken("connection refused".to_owned()), leaks: false };
+    assert_eq!(run(broken, Options::default()).await.counts().failed, 1);
+}
