@@ -122,8 +122,8 @@ impl Pool {
         }
         tasks.spawn(async move {
             let result = match opener.opening.acquire().await {
-                // Whoever asked may have gone while this one waited for its turn.
-                Ok(_) if sender.is_closed() && pool.upgrade().is_none() => return,
+                // Whoever asked may have got another stream, or gone, while this one waited for its turn.
+                Ok(_) if sender.is_closed() => return,
                 Ok(_turn) => Stream::open(&opener.carrier, &opener.config).await,
                 Err(_) => return,
             };
