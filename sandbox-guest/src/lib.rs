@@ -1,4 +1,77 @@
 //! What happens inside a sandbox, over any byte carrier.
+//!
+//! A backend brings a [`Carrier`]: about a hundred lines that open streams of bytes to a shell inside its sandbox. A [`Guest`] over it does
+//! the rest, the same for every backend: commands with deadlines and capped output, processes to talk to, files.
+//!
+//! ```
+//! use std::process::Stdio;
+//! use sandbox::{Death, Error, ErrorKind, ExecRequest, SandboxPath};
+//! use sandbox_guest::{Carrier, CarrierStream, Closed, FarEnds, Guest, GuestConfig};
+//!
+//! /// Not a sandbox at all: a shell on this machine. Yours runs `docker exec`, `ssh`, `nsenter` or speaks to an API.
+//! #[derive(Debug)]
+//! struct Here;
+//!
+//! #[sandbox::async_trait]
+//! impl Carrier for Here {
+//!     async fn open(&self) -> Result<CarrierStream, Error> {
+//!         let mut child = tokio::process::Command::new("/bin/bash")
+//!             .args(["--norc", "--noprofile", "-p"])
+//!             .stdin(Stdio::piped())
+//!             .stdout(Stdio::piped())
+//!             .stderr(Stdio::piped())
+//!             .spawn()
+//!             .map_err(|e| Error::new(ErrorKind::Unavailable).caused_by(e))?;
+//!         let missing = || Error::new(ErrorKind::Other).because("a pipe is missing");
+//!         let stdin = child.stdin.take().ok_or_else(missing)?;
+//!         let stdout = child.stdout.take().ok_or_else(missing)?;
+//!         let stderr = child.stderr.take().ok_or_else(missing)?;
+//!         let closed = async move { Closed::new(format!("{:?}", child.wait().await)) };
+//!         Ok(CarrierStream::new(stdin, stdout, stderr, closed))
+//!     }
+//!
+//!     fn far_ends(&self) -> FarEnds {
+//!         FarEnds::Pipes
+//!     }
+//!
+//!     async fn cause_of_death(&self) -> Option<Death> {
+//!         None
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Error> {
+//! # if !std::path::Path::new("/proc/self/fd").exists() { return Ok(()) }
+//! let guest = Guest::new(std::sync::Arc::new(Here), GuestConfig::new(SandboxPath::new("/tmp")?));
+//! let result = guest.exec(ExecRequest::shell("echo $((6 * 7)); exit 3")).await?;
+//! assert_eq!((result.stdout.bytes.as_ref(), result.exit_code), (&b"42\n"[..], 3));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How a command travels
+//!
+//! A stream is a shell that serves requests one after the other. It says READY once; to each request it answers BEGIN before
+//! anything runs and END, with the exit code, afterwards, on both of its outputs. What stands between is the command's, byte for byte:
+//! the command runs on the stream's own pipes, with open file descriptions of its own. BEGIN and END carry nonces of that request
+//! alone, which stand in no argument, variable or file.
+//!
+//! After END the shell looks through `/proc` for a process that still holds its output. If there is none, the stream serves the next
+//! request; otherwise it is retired, and the shell becomes a reader of its own output, so that a server left in the background may
+//! go on printing.
+//!
+//! One more stream per guest, the control stream, carries signals: first to the command's process group, then to whoever holds its
+//! output or has its marker (the variable `__sbx_exec`) in the environment. If the client vanishes, its far end still kills each
+//! command at its limit.
+//!
+//! # What an image needs
+//!
+//! `/bin/bash` (4.4 or later), `/proc`, and `dd`, `cat`, `env` of coreutils or BusyBox in `/usr/sbin:/usr/bin:/sbin:/bin`. Nothing is injected.
+//!
+//! # Trust
+//!
+//! All of this runs with the tenant's credentials, in the tenant's reach. A tenant can falsify its own session's answers; it cannot
+//! make a command that ran past its limit look punctual, since the verdict falls on the caller's clock, nor make a call hang or grow.
 
 mod carrier;
 mod clock;
