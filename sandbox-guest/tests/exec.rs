@@ -253,3 +253,26 @@ async fn a_missing_workdir_is_a_typed_error() {
         "/usr\n"
     );
 }
+
+/// Nothing can be reopened there, and nobody can drain: commands, limits and stragglers come out the same.
+#[tokio::test]
+async fn sockets_do_as_well_as_pipes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare { sockets: true, ..Bare::default() }.guest(dir.path());
+    for i in 0..20 {
+        let result = run(&guest, &format!("echo {i}; echo e{i} >&2; exit {i}")).await;
+        assert_eq!((result.exit_code, result.stdout.bytes.as_ref()), (i, format!("{i}\n").as_bytes()));
+        assert_eq!(result.stderr.bytes, format!("e{i}\n"));
+    }
+    let begun = Instant::now();
+    let result = run(&guest, "(sleep 2; echo late) & echo started").await;
+    assert_eq!((result.stdout.bytes.as_ref(), result.exit_code), (&b"started\n"[..], 0));
+    assert!(begun.elapsed() < secs(1.5), "{:?}", begun.elapsed());
+    assert_eq!(run(&guest, "echo next").await.stdout.bytes, "next\n");
+    let result =
+        run_request(&guest, ExecRequest::shell("setsid sleep 980.1 & sleep 980.2").with_limit(secs(0.3))).await;
+    assert!(result.timed_out);
+    let text =
+        "for i in $(seq 50); do pgrep -f 'sleep 980[.]' >/dev/null || break; sleep 0.1; done; pgrep -f 'sleep 980[.]'";
+    assert_eq!(run(&guest, text).await.stdout.bytes, "", "left over");
+}

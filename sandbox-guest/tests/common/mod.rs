@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sandbox::{Death, Error, ErrorKind, SandboxPath};
 use sandbox_guest::{Carrier, CarrierStream, Closed, FarEnds, Guest, GuestConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
 #[derive(Debug, Default)]
@@ -17,6 +19,8 @@ pub struct Bare {
     pub env: Vec<(&'static str, &'static str)>,
     /// Text that the shell finds before the script, as of a start-up file.
     pub noise: &'static str,
+    /// Sockets instead of pipes, as some servers have.
+    pub sockets: bool,
 }
 
 impl Bare {
@@ -31,34 +35,57 @@ impl Bare {
     }
 }
 
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+type Reader = Box<dyn AsyncRead + Send + Unpin>;
+
+impl Bare {
+    fn input(&self) -> std::io::Result<(Stdio, Writer)> {
+        if self.sockets {
+            let (near, far) = UnixStream::pair()?;
+            let far = far.into_std()?;
+            far.set_nonblocking(false)?;
+            return Ok((Stdio::from(OwnedFd::from(far)), Box::new(near)));
+        }
+        let (far, near) = std::io::pipe()?;
+        Ok((Stdio::from(far), Box::new(pipe::Sender::from_owned_fd(OwnedFd::from(near))?)))
+    }
+
+    fn output(&self) -> std::io::Result<(Stdio, Reader)> {
+        if self.sockets {
+            let (near, far) = UnixStream::pair()?;
+            let far = far.into_std()?;
+            far.set_nonblocking(false)?;
+            return Ok((Stdio::from(OwnedFd::from(far)), Box::new(near)));
+        }
+        let (near, far) = std::io::pipe()?;
+        Ok((Stdio::from(far), Box::new(pipe::Receiver::from_owned_fd(OwnedFd::from(near))?)))
+    }
+}
+
 #[sandbox::async_trait]
 impl Carrier for Bare {
     async fn open(&self) -> Result<CarrierStream, Error> {
         self.opened.fetch_add(1, Ordering::Relaxed);
         let fail = |e: std::io::Error| Error::new(ErrorKind::Unavailable).caused_by(e);
-        let (stdin, ours_in) = std::io::pipe().map_err(fail)?;
-        let (ours_out, stdout) = std::io::pipe().map_err(fail)?;
-        let (ours_err, stderr) = std::io::pipe().map_err(fail)?;
+        let (stdin, mut sender) = self.input().map_err(fail)?;
+        let (stdout, out) = self.output().map_err(fail)?;
+        let (stderr, err) = self.output().map_err(fail)?;
         let mut command = tokio::process::Command::new("/bin/bash");
         command.args(["--norc", "--noprofile", "-p"]).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
         command.envs(self.env.iter().copied());
-        command.stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout)).stderr(Stdio::from(stderr)).process_group(0);
+        command.stdin(stdin).stdout(stdout).stderr(stderr).process_group(0);
         let mut child = command.spawn().map_err(fail)?;
         drop(command);
-        let mut sender = pipe::Sender::from_owned_fd(OwnedFd::from(ours_in)).map_err(fail)?;
         if !self.noise.is_empty() {
             tokio::io::AsyncWriteExt::write_all(&mut sender, self.noise.as_bytes()).await.map_err(fail)?;
         }
-        Ok(CarrierStream::new(
-            sender,
-            pipe::Receiver::from_owned_fd(OwnedFd::from(ours_out)).map_err(fail)?,
-            pipe::Receiver::from_owned_fd(OwnedFd::from(ours_err)).map_err(fail)?,
-            async move { Closed::new(child.wait().await.map_or_else(|e| e.to_string(), |s| s.to_string())) },
-        ))
+        Ok(CarrierStream::new(sender, out, err, async move {
+            Closed::new(child.wait().await.map_or_else(|e| e.to_string(), |s| s.to_string()))
+        }))
     }
 
     fn far_ends(&self) -> FarEnds {
-        FarEnds::Pipes
+        if self.sockets { FarEnds::Other } else { FarEnds::Pipes }
     }
 
     async fn cause_of_death(&self) -> Option<Death> {
