@@ -1,2 +1,36 @@
-//! Real Kubernetes and real systemd hosts for the tests.
-fn main() {}
+//! Real Kubernetes and real systemd hosts for the tests, and the commands that run every test and every gate.
+//!
+//! Run as `cargo testbed …`; `README.md` beside this crate shows how to play with it by hand.
+
+// A command-line tool talks on stdout and stderr.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod check;
+mod cli;
+mod error;
+mod metadata;
+mod packages;
+mod process;
+mod stop;
+mod suite;
+mod tally;
+mod user;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    if let Err(error) = stop::install() {
+        eprintln!("testbed: {error}");
+        return ExitCode::FAILURE;
+    }
+    match cli.command.run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("testbed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
