@@ -5,12 +5,19 @@
 // A command-line tool talks on stdout and stderr.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod beds;
+mod cgroup;
 mod check;
 mod cli;
+mod diagnosis;
 mod error;
+mod images;
+mod k8s;
 mod metadata;
 mod packages;
+mod place;
 mod process;
+mod process_id;
 mod stop;
 mod suite;
 mod tally;

@@ -28,6 +28,24 @@ pub(crate) const FOR_TESTS: &[Need] = &[
     need("tar", "tar"),
 ];
 
+/// What a cluster is made of, besides Kubernetes itself.
+pub(crate) const FOR_K8S: &[Need] = &[
+    need("containerd", "containerd"),
+    need("runc", "runc"),
+    need("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    need("etcd", "etcd-server"),
+    need("busybox", "busybox-static"),
+    need("bash-static", "bash-static"),
+    need("iptables", "iptables"),
+    need("conntrack", "conntrack"),
+    need("socat", "socat"),
+    need("openssl", "openssl"),
+    need("mmdebstrap", "mmdebstrap"),
+    need("ip", "iproute2"),
+    need("cc", "gcc"),
+    need("/usr/include/stdio.h", "libc6-dev"),
+];
+
 /// Makes sure that all of `needs` are there.
 pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     let missing = missing(needs);
