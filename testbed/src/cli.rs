@@ -11,9 +11,10 @@ use crate::error::{Context as _, Error, Result};
 use crate::k8s::Cluster;
 use crate::k8s::binaries::DEFAULT_VERSION;
 use crate::k8s::fault::Fault;
+use crate::k8s::proxied;
 use crate::place::Place;
 use crate::tally::Tally;
-use crate::{check, suite};
+use crate::{check, smoke, suite};
 
 /// Real Kubernetes and real systemd hosts for the tests, and every test and gate of the workspace.
 #[derive(Debug, Parser)]
@@ -53,6 +54,20 @@ pub(crate) enum Command {
         name: String,
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
+    },
+    /// Try every piece of a bed: make one, test it, remove it, see that nothing is left.
+    Smoke {
+        #[arg(required = true)]
+        subjects: Vec<smoke::Subject>,
+        /// Also what takes long: evictions.
+        #[arg(long)]
+        slow: bool,
+    },
+    /// Put a proxy that misbehaves in front of a cluster's API server, until Ctrl-C.
+    Proxy {
+        name: String,
+        #[command(flatten)]
+        options: proxied::Options,
     },
     /// Break something in a cluster, or mend it.
     Fault {
@@ -100,6 +115,15 @@ impl Command {
                 return Ok(ExitCode::SUCCESS);
             }
             Self::Exec { name, command } => return exec(&place, &name, &command),
+            Self::Smoke { subjects, slow } => {
+                for subject in subjects {
+                    smoke::run(subject, slow, &mut tally)?;
+                }
+            }
+            Self::Proxy { name, options } => {
+                proxied::serve(&Cluster::open(&place, &name)?, options)?;
+                return Ok(ExitCode::SUCCESS);
+            }
             Self::Fault { name, fault } => {
                 fault.cause(&place, &Cluster::open(&place, &name)?)?;
                 return Ok(ExitCode::SUCCESS);

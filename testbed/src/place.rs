@@ -37,9 +37,9 @@ impl Place {
         &self.cache
     }
 
-    /// The folder of all beds.
-    pub(crate) fn state(&self) -> &Path {
-        &self.state
+    /// What the names of this checkout's beds begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
     }
 
     /// The folder of one bed.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -12,6 +12,7 @@ use crate::error::{Context as _, Result};
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+static STOPPED: Condvar = Condvar::new();
 
 /// Starts listening for the signals that mean "stop".
 pub(crate) fn install() -> Result<()> {
@@ -21,7 +22,9 @@ pub(crate) fn install() -> Result<()> {
             if !REQUESTED.swap(true, Ordering::SeqCst) {
                 eprintln!("testbed: stopping, tearing down first");
             }
-            for group in groups().iter().copied() {
+            let groups = groups();
+            STOPPED.notify_all();
+            for group in groups.iter().copied() {
                 signal_group(group, Signal::TERM);
             }
         }
@@ -32,6 +35,14 @@ pub(crate) fn install() -> Result<()> {
 /// Whether the user asked to stop.
 pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Waits until the user asks to stop.
+pub(crate) fn wait() {
+    let mut groups = groups();
+    while !requested() {
+        groups = STOPPED.wait(groups).unwrap_or_else(PoisonError::into_inner);
+    }
 }
 
 /// Remembers a process group for as long as the value lives, so that a stop reaches it.

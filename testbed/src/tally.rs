@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::error::{Error, Result};
+use crate::stop;
+
 /// A sum of results.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -97,6 +100,36 @@ impl Tally {
         }
         println!("{} passed, {} failed", total.passed, total.failed);
         total.failed == 0
+    }
+}
+
+/// Checks of one subject, each counted as one passed or one failed.
+#[derive(Debug)]
+pub(crate) struct Checks<'a> {
+    subject: String,
+    tally: &'a mut Tally,
+}
+
+impl<'a> Checks<'a> {
+    pub(crate) fn of(subject: impl Into<String>, tally: &'a mut Tally) -> Self {
+        Self { subject: subject.into(), tally }
+    }
+
+    /// Runs one check. A failure is told and counted, and the next check still runs; only a stop is an error.
+    pub(crate) fn run(&mut self, name: &str, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        let started = Instant::now();
+        let outcome = check();
+        if stop::requested() {
+            return Err(Error::new("stopped"));
+        }
+        let (verdict, failed) = match &outcome {
+            Ok(()) => ("ok".to_owned(), false),
+            Err(error) => (format!("FAILED\n{error}"), true),
+        };
+        println!("{}: {name} ... {verdict}", self.subject);
+        let counts = Counts { passed: u64::from(!failed), failed: u64::from(failed), ignored: 0 };
+        self.tally.push(format!("{}: {name}", self.subject), counts, started);
+        Ok(())
     }
 }
 

@@ -15,8 +15,8 @@ use crate::process::Task;
 /// One image.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Image {
-    /// File name in the cache.
-    file: &'static str,
+    /// A short name, also of its file in the cache.
+    pub(crate) file: &'static str,
     /// The name that a pod asks for.
     pub(crate) reference: &'static str,
     make: fn(&Path) -> Result<()>,
@@ -62,6 +62,11 @@ pub(crate) const ALL: &[Image] = &[
     },
     Image { file: "debian", reference: DEBIAN, make: debian, start: Start { command: &["bash"], user: "", env: &[] } },
 ];
+
+/// The images that a pod can ask for.
+pub(crate) fn for_pods() -> impl Iterator<Item = &'static Image> {
+    ALL.iter().filter(|image| image.reference != PAUSE)
+}
 
 /// Makes what is not in the cache yet and says where the archives are.
 pub(crate) fn ensure(place: &Place) -> Result<Vec<PathBuf>> {

@@ -7,6 +7,7 @@ pub(crate) mod components;
 mod config;
 pub(crate) mod fault;
 pub(crate) mod network;
+pub(crate) mod proxied;
 pub(crate) mod smoke;
 
 use std::fs;
@@ -33,6 +34,13 @@ const CERTS: &str = include_str!("../../scripts/certs.sh");
 pub(crate) struct Cluster {
     pub(crate) bed: Bed,
     setting: Setting,
+}
+
+/// Makes what is slow: packages, programs, images.
+pub(crate) fn prepare(place: &Place, version: &str) -> Result<()> {
+    packages::ensure(packages::FOR_K8S)?;
+    binaries::ensure(place, version)?;
+    images::ensure(place).map(drop)
 }
 
 impl Cluster {
