@@ -1,0 +1,86 @@
+//! What a bed might leave behind: the machine is looked at before and after.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::error::{Context as _, Error, Result};
+use crate::process::{Task, in_path};
+use crate::process_id::poll;
+
+/// Everything that a bed could have changed, one line each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot(BTreeSet<String>);
+
+impl Snapshot {
+    /// Looks at the machine. `prefix` is what the names of our beds begin with.
+    pub(crate) fn take(prefix: &str) -> Result<Self> {
+        let mut lines = BTreeSet::new();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").doing(|| "read the mounts".to_owned())?;
+        lines.extend(mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(|target| format!("mount {target}")));
+        list(&mut lines, "interface", Path::new("/sys/class/net"))?;
+        list(&mut lines, "entry", Path::new("/run"))?;
+        list(&mut lines, "entry", Path::new("/run/netns"))?;
+        list(&mut lines, "entry", Path::new("/var/tmp"))?;
+        list(&mut lines, "cgroup", Path::new("/sys/fs/cgroup"))?;
+        for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+            list(&mut lines, "cgroup", &hierarchy.path())?;
+        }
+        for table in ["ip_forward", "conf/all/forwarding"] {
+            let value = fs::read_to_string(Path::new("/proc/sys/net/ipv4").join(table)).unwrap_or_default();
+            lines.insert(format!("sysctl {table} {}", value.trim()));
+        }
+        if in_path("nft") {
+            let rules = Task::new("nft", Duration::from_secs(20)).args(["list", "tables"]).tear_down().capture()?;
+            lines.extend(rules.stdout.lines().map(|line| format!("firewall {line}")));
+        }
+        for process in fs::read_dir("/proc").doing(|| "list /proc".to_owned())?.flatten() {
+            let read = |file: &str| fs::read(process.path().join(file)).unwrap_or_default();
+            let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+            let ours = |text: &str| text.contains(&format!("/{prefix}")) || text.starts_with(&format!("{prefix}-"));
+            if ours(&command) || ours(&String::from_utf8_lossy(&read("cgroup"))) {
+                lines.insert(format!("process {} {command}", process.file_name().display()));
+            }
+        }
+        Ok(Self(lines))
+    }
+
+    /// An error that names each difference, unless the machine looks like this again within a few seconds.
+    pub(crate) fn compare(&self, prefix: &str) -> Result<()> {
+        let mut now = Self::take(prefix)?;
+        poll(Duration::from_secs(5), || {
+            now = Self::take(prefix)?;
+            Ok(now == *self)
+        })?;
+        let left: Vec<_> = now.0.difference(&self.0).map(|line| format!("left behind: {line}")).collect();
+        let gone: Vec<_> = self.0.difference(&now.0).map(|line| format!("gone: {line}")).collect();
+        let changes = [left, gone].concat();
+        if changes.is_empty() { Ok(()) } else { Err(Error::new(changes.join("\n"))) }
+    }
+}
+
+fn list(lines: &mut BTreeSet<String>, what: &str, dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).into_iter().flatten() {
+        let entry = entry.doing(|| format!("list {}", dir.display()))?;
+        // The files in a cgroup are the kernel's.
+        if what != "cgroup" || entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            lines.insert(format!("{what} {}", entry.path().display()));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_named() {
+        let now = Snapshot::take("tbnone").unwrap();
+        let mut before = now.clone();
+        before.0.insert("mount /nowhere".to_owned());
+        let error = before.compare("tbnone").unwrap_err().to_string();
+        assert!(error.contains("gone: mount /nowhere"), "{error}");
+    }
+}

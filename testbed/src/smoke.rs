@@ -1,0 +1,135 @@
+//! The bed tests itself: makes a bed, tries every piece, removes it, looks for what is left.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use rustix::process::Signal;
+
+use crate::beds::Bed;
+use crate::error::{Context as _, Error, Result};
+use crate::k8s::binaries::DEFAULT_VERSION;
+use crate::k8s::{self, Cluster};
+use crate::leak::Snapshot;
+use crate::place::Place;
+use crate::process::Task;
+use crate::process_id::{ProcessId, wait_for};
+use crate::tally::{Checks, Counts, Tally};
+
+/// What can be tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Subject {
+    /// A cluster.
+    K8s,
+    /// Nothing is left after `down`, also when the tool was killed.
+    Leaks,
+}
+
+/// Removes a bed when dropped, whatever happened meanwhile.
+#[derive(Debug)]
+pub(crate) struct Guard<'a> {
+    place: &'a Place,
+    name: &'static str,
+}
+
+impl<'a> Guard<'a> {
+    /// Also removes what an earlier run of that name left.
+    pub(crate) fn new(place: &'a Place, name: &'static str) -> Result<Self> {
+        let guard = Self { place, name };
+        guard.remove()?;
+        Ok(guard)
+    }
+
+    fn remove(&self) -> Result<()> {
+        if !self.place.bed(self.name).exists() {
+            return Ok(());
+        }
+        Bed::open_any(self.place, self.name)?.remove()
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            eprintln!("testbed: could not take {} down: {error}", self.name);
+        }
+    }
+}
+
+/// Tries one subject and adds the checks to `tally`.
+pub(crate) fn run(subject: Subject, slow: bool, tally: &mut Tally) -> Result<()> {
+    let place = Place::here()?;
+    match subject {
+        Subject::K8s => {
+            let guard = Guard::new(&place, "smoke")?;
+            if let Some(cluster) = cluster(&place, guard.name, tally)? {
+                k8s::smoke::run(&place, &cluster, slow, &mut Checks::of("k8s", tally))?;
+            }
+            drop(guard);
+            Ok(())
+        }
+        Subject::Leaks => leaks(&place, tally),
+    }
+}
+
+/// Brings a cluster up and counts that as a check; none if it failed.
+pub(crate) fn cluster(place: &Place, name: &str, tally: &mut Tally) -> Result<Option<Cluster>> {
+    let started = Instant::now();
+    k8s::prepare(place, DEFAULT_VERSION)?;
+    tally.push("Kubernetes and its images, built or cached", Counts::default(), started);
+    let mut cluster = None;
+    Checks::of("k8s", tally).run("a cluster comes up", || {
+        cluster = Some(Cluster::up(place, name, DEFAULT_VERSION)?);
+        Ok(())
+    })?;
+    Ok(cluster)
+}
+
+fn leaks(place: &Place, tally: &mut Tally) -> Result<()> {
+    const NAME: &str = "leak";
+    let guard = Guard::new(place, NAME)?;
+    k8s::prepare(place, DEFAULT_VERSION)?;
+    let before = Snapshot::take(place.prefix())?;
+    let mut checks = Checks::of("leaks", tally);
+    checks.run("nothing is left of a cluster that ran a pod", || {
+        let cluster = Cluster::up(place, NAME, DEFAULT_VERSION)?;
+        cluster.apply("pod", &k8s::smoke::pod("left", crate::images::BUSYBOX))?;
+        cluster
+            .kubectl(&["wait", "--for=condition=Ready", "pod", "left", "--timeout=60s"], Duration::from_secs(90))
+            .stdout()?;
+        cluster.bed.remove()?;
+        before.compare(place.prefix())
+    })?;
+    checks.run("nothing is left when the tool was killed half-way", || {
+        let mut tool =
+            tool(&["up", "k8s", "--name", NAME]).stdout(Stdio::null()).spawn().doing(|| "start the tool".to_owned())?;
+        let half_way = wait_for("a cluster half-way up", Duration::from_secs(60), || {
+            Ok(Bed::open(place, NAME).is_ok_and(|bed| bed.process("kubelet").is_some()))
+        });
+        ProcessId::of(tool.id())?.signal(Signal::KILL).doing(|| "kill the tool".to_owned())?;
+        tool.wait().doing(|| "collect the tool".to_owned())?;
+        half_way?;
+        down(NAME)?;
+        before.compare(place.prefix())
+    })?;
+    checks.run("a second `down` finds nothing and says so", || {
+        let missing = tool(&["down", NAME]).stderr(Stdio::null()).status().doing(|| "start the tool".to_owned())?;
+        if missing.success() {
+            return Err(Error::new("`down` of a bed that is not there succeeded"));
+        }
+        before.compare(place.prefix())
+    })?;
+    drop(guard);
+    Ok(())
+}
+
+fn down(name: &str) -> Result<()> {
+    let me = std::env::current_exe().doing(|| "find this program".to_owned())?;
+    Task::new(me, Duration::from_secs(120)).args(["down", name]).stdout().map(drop)
+}
+
+fn tool(args: &[&str]) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(args).stdin(Stdio::null());
+    command
+}

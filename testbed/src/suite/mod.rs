@@ -1,0 +1,201 @@
+//! Every test of the workspace, built once: as whoever runs this, and as root once more as an ordinary user.
+
+mod build;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use self::build::{Built, TestBinary};
+use crate::error::{Error, Result};
+use crate::metadata::{Metadata, cargo};
+use crate::packages;
+use crate::process::{Stream, Task};
+use crate::tally::{Counts, Tally};
+use crate::user::OrdinaryUser;
+
+/// The packages whose behaviour depends on who runs them.
+const ALSO_AS_USER: &[&str] = &["sandbox", "sandbox-guest", "sandbox-local", "conformance", "examples", "isolation"];
+/// How long one test binary may run.
+const BINARY_LIMIT: Duration = Duration::from_secs(20 * 60);
+
+/// Which tests to run.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Only the tests of these packages (may be given several times).
+    #[arg(long, short)]
+    package: Vec<String>,
+    /// Leave out the doc tests.
+    #[arg(long)]
+    no_doc: bool,
+    /// Go on although Debian packages are missing.
+    #[arg(long)]
+    missing_ok: bool,
+    /// Passed on to every test binary, e.g. a filter.
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// Runs the tests and adds their results to `tally`. An error means that they could not even start.
+pub(crate) fn run(options: &Options, tally: &mut Tally) -> Result<()> {
+    let started = Instant::now();
+    match packages::ensure(packages::FOR_TESTS) {
+        Err(error) if options.missing_ok => eprintln!("going on although {error}"),
+        Err(error) => {
+            eprintln!("{error}");
+            tally.push("packages", Counts { failed: 1, ..Counts::default() }, started);
+            return Ok(());
+        }
+        Ok(()) => tally.push("packages", Counts::default(), started),
+    }
+
+    let started = Instant::now();
+    let metadata = Metadata::load(false)?;
+    let built = match build::build(&metadata, &options.package) {
+        Ok(built) => built,
+        Err(error) => {
+            eprintln!("{error}");
+            tally.push("build", Counts { failed: 1, ..Counts::default() }, started);
+            return Ok(());
+        }
+    };
+    tally.push("build", Counts::default(), started);
+
+    let root = rustix::process::geteuid().is_root();
+    let who = if root { "root" } else { "user" };
+    for binary in &built.tests {
+        one(&format!("{} as {who}", binary.title()), as_is(binary, &built), &options.args, tally)?;
+    }
+    if !options.no_doc {
+        doc_tests(options, tally)?;
+    }
+    if root {
+        as_ordinary_user(&metadata, &built, &options.args, tally)?;
+    } else {
+        println!("\nNot run: the half of the tests that needs root. `sudo` this command to run both halves.");
+    }
+    Ok(())
+}
+
+/// Runs one test binary; its last result line counts.
+fn one(title: &str, task: Task, args: &[String], tally: &mut Tally) -> Result<()> {
+    println!("\n==> {title}");
+    let started = Instant::now();
+    let mut counts = None;
+    let ended = task.args(args).lines(|stream, line| {
+        pass_on(stream, line);
+        counts = Counts::from_result_line(line).or(counts);
+    })?;
+    if !ended.success() {
+        println!("==> {title}: {ended}");
+    }
+    let counts = counts.unwrap_or_else(|| {
+        println!("==> {title}: ended without a result line, which counts as one failure");
+        Counts { failed: 1, ..Counts::default() }
+    });
+    tally.push(title, counts.with_verdict(ended.success()), started);
+    Ok(())
+}
+
+fn as_is(binary: &TestBinary, built: &Built) -> Task {
+    let task = Task::new(&binary.executable, BINARY_LIMIT).current_dir(&binary.dir);
+    in_context(task, binary, built, &binary.dir, Path::to_path_buf)
+}
+
+/// What cargo would set for a test binary, and what must be there for it not to skip.
+fn in_context(
+    mut task: Task,
+    binary: &TestBinary,
+    built: &Built,
+    dir: &Path,
+    place: impl Fn(&Path) -> std::path::PathBuf,
+) -> Task {
+    for (name, executable) in &built.programs {
+        task = task.env(format!("CARGO_BIN_EXE_{name}"), place(executable));
+    }
+    task.env("CARGO_MANIFEST_DIR", dir)
+        .env("CARGO_PKG_NAME", &binary.package)
+        .env("CONFORMANCE_REQUIRE", "local")
+        .named(binary.title())
+}
+
+fn doc_tests(options: &Options, tally: &mut Tally) -> Result<()> {
+    println!("\n==> doc tests");
+    let started = Instant::now();
+    let mut task = Task::new(cargo(), BINARY_LIMIT).args(["test", "--doc", "--no-fail-fast"]).named("cargo test --doc");
+    task = if options.package.is_empty() {
+        task.args(["--workspace"])
+    } else {
+        task.args(options.package.iter().flat_map(|name| ["--package", name]))
+    };
+    let mut counts = Counts::default();
+    // One result line per crate, so here they add up.
+    let ended = task.lines(|stream, line| {
+        pass_on(stream, line);
+        counts.add(Counts::from_result_line(line).unwrap_or_default());
+    })?;
+    tally.push("doc tests", counts.with_verdict(ended.success()), started);
+    Ok(())
+}
+
+fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: &mut Tally) -> Result<()> {
+    let user = OrdinaryUser::new()?;
+    println!("\n==> once more as an ordinary user (uid {})", user.uid());
+    let lent = |path: &Path| user.path().join("bin").join(path.file_name().unwrap_or_default());
+    for executable in built.programs.values() {
+        user.lend(executable)?;
+    }
+    for binary in built.tests.iter().filter(|binary| ALSO_AS_USER.contains(&binary.package.as_str())) {
+        let executable = user.lend(&binary.executable)?;
+        // Golden files and the like: the clone itself may lie where only root can read.
+        let sources = user.path().join("src").join(&binary.package);
+        if !sources.exists() {
+            build::copy_sources(&binary.dir, &sources, metadata)?;
+        }
+        let task = user.task(&executable, BINARY_LIMIT).current_dir(&sources);
+        one(
+            &format!("{} as an ordinary user", binary.title()),
+            in_context(task, binary, built, &sources, lent),
+            args,
+            tally,
+        )?;
+    }
+    let started = Instant::now();
+    let left = user.leftovers(Duration::from_secs(10))?;
+    for process in &left {
+        println!("left behind by the tests of the ordinary user: {process}");
+    }
+    let counts = Counts { passed: u64::from(left.is_empty()), failed: u64::from(!left.is_empty()), ignored: 0 };
+    tally.push("no process of the ordinary user is left", counts, started);
+    Ok(())
+}
+
+/// Runs the quickstart as root and as an ordinary user, or as who we are. `None` while there is no such example.
+pub(crate) fn quickstart() -> Result<Option<()>> {
+    let metadata = Metadata::load(false)?;
+    let Some(package) = metadata.example("quickstart") else {
+        return Ok(None);
+    };
+    let limit = Duration::from_secs(900);
+    Task::new(cargo(), limit).args(["run", "--quiet", "--example", "quickstart"]).named("quickstart").show()?.ok()?;
+    if rustix::process::geteuid().is_root() {
+        let executable = build::example(&package.name, "quickstart")?;
+        let user = OrdinaryUser::new()?;
+        let executable = user.lend(&executable)?;
+        println!("--- and as an ordinary user");
+        user.task(&executable, limit).named("quickstart as an ordinary user").show()?.ok()?;
+        let left = user.leftovers(Duration::from_secs(10))?;
+        if !left.is_empty() {
+            return Err(Error::new(format!("the quickstart left processes behind:\n{}", left.join("\n"))));
+        }
+    }
+    Ok(Some(()))
+}
+
+fn pass_on(stream: Stream, line: &str) {
+    match stream {
+        Stream::Out => println!("{line}"),
+        Stream::Err => eprintln!("{line}"),
+    }
+}
