@@ -38,6 +38,34 @@ impl NodeFs {
     ///
     /// As [`write_atomic`](Self::write_atomic); a failing reader leaves nothing behind.
     pub fn write_from(&self, path: &NodePath, mode: u32, content: &mut dyn Read) -> Result<u64> {
+        self.write(path, mode, content, true)
+    }
+
+    /// As [`write_from`](Self::write_from), durable only after [`sync`](Self::sync): for many files at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`write_from`](Self::write_from).
+    pub fn write_unsynced(&self, path: &NodePath, mode: u32, content: &mut dyn Read) -> Result<u64> {
+        self.write(path, mode, content, false)
+    }
+
+    /// Makes everything on the root's file systems durable.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    pub fn sync(&self) -> Result<()> {
+        for area in self.areas.iter() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            rustix::fs::openat(&area.fd, ".", flags | OFlags::CLOEXEC, FileMode::empty())
+                .and_then(|dir| rustix::fs::syncfs(&dir))
+                .map_err(|errno| crate::Error::io("sync a root", &*area.dir, errno.into()))?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &NodePath, mode: u32, content: &mut dyn Read, durable: bool) -> Result<u64> {
         const WRITE: &str = "write a file";
         let target = self.locate(path);
         let Some((dir, name)) = target.parent().map_err(|errno| target.failed(WRITE, errno))? else {
@@ -48,12 +76,16 @@ impl NodeFs {
         let written = std::io::copy(content, &mut file).map_err(|cause| target.io(WRITE, cause))?;
         let finish = || -> Result<(), Errno> {
             rustix::fs::fchmod(&temporary.file, FileMode::from_raw_mode(mode & 0o7777))?;
-            rustix::fs::fsync(&temporary.file)?;
+            if durable {
+                rustix::fs::fsync(&temporary.file)?;
+            }
             rustix::fs::renameat(&dir, &temporary.name, &dir, name)
         };
         finish().map_err(|errno| target.failed(WRITE, errno))?;
         temporary.keep();
-        sync_dir(&dir).map_err(|errno| target.failed(WRITE, errno))?;
+        if durable {
+            sync_dir(&dir).map_err(|errno| target.failed(WRITE, errno))?;
+        }
         Ok(written)
     }
 
