@@ -1,0 +1,247 @@
+//! Programs of the host, injected so that unit tests need neither root nor systemd.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::process::Command;
+
+use crate::{Error, ErrorKind, ExecOutput, ExecStream, LogStream, OpCtx, Redact, Result, start_log_stream};
+
+/// A helper program and its arguments. There is no shell in between.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HostCommand {
+    /// The program's name; it is looked up in the runner's fixed search path, never in the caller's `PATH`.
+    pub program: String,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Added to a clean environment with `LC_ALL=C`.
+    pub env: Vec<(OsString, OsString)>,
+    /// Its input.
+    pub stdin: Bytes,
+    /// Its working directory; `/` if absent.
+    pub cwd: Option<PathBuf>,
+    /// How long it may run; else the call's deadline applies alone.
+    pub timeout: Option<Duration>,
+    /// How many bytes of each output are kept.
+    pub max_output: usize,
+}
+
+impl HostCommand {
+    /// A program with arguments.
+    pub fn new<I>(program: impl Into<String>, args: I) -> Self
+    where
+        I: IntoIterator,
+        I::Item: Into<OsString>,
+    {
+        Self {
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+            stdin: Bytes::new(),
+            cwd: None,
+            timeout: None,
+            max_output: 1024 * 1024,
+        }
+    }
+
+    /// Adds a variable.
+    #[must_use]
+    pub fn with_env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((key.into(), value.into()));
+        self
+    }
+
+    /// Sets the input.
+    #[must_use]
+    pub fn with_stdin(mut self, stdin: impl Into<Bytes>) -> Self {
+        self.stdin = stdin.into();
+        self
+    }
+
+    /// Sets the working directory.
+    #[must_use]
+    pub fn with_cwd(mut self, cwd: impl Into<PathBuf>) -> Self {
+        self.cwd = Some(cwd.into());
+        self
+    }
+
+    /// Sets how long it may run.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how many bytes of each output are kept.
+    #[must_use]
+    pub fn with_max_output(mut self, bytes: usize) -> Self {
+        self.max_output = bytes;
+        self
+    }
+}
+
+/// Shows the program, and only the number of its arguments: they may be secret.
+impl fmt::Debug for HostCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostCommand")
+            .field("program", &self.program)
+            .field("arguments", &self.args.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs programs of the host. A backend takes one, and never starts a program by itself.
+///
+/// For files of the host a backend takes a [`NodeFs`](crate::NodeFs) opened at `/`, or at a directory of a
+/// test.
+#[async_trait]
+pub trait HostRunner: fmt::Debug + Send + Sync + 'static {
+    /// Where `program` is, if it is in the search path and executable.
+    fn resolve(&self, program: &str) -> Option<PathBuf>;
+
+    /// Runs a program to its end; dropping the future kills it and everything in its process group.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Timeout`], [`ErrorKind::Cancelled`],
+    /// [`ErrorKind::Transport`]. A non-zero exit is a value.
+    async fn run(&self, ctx: &OpCtx, command: HostCommand) -> Result<ExecOutput>;
+
+    /// Starts a program and exposes its output as a log.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`].
+    fn log(&self, command: HostCommand) -> Result<LogStream>;
+
+    /// Starts a program to talk to.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`].
+    fn stream(&self, command: HostCommand) -> Result<ExecStream>;
+}
+
+/// The programs of this machine.
+#[derive(Debug, Clone)]
+pub struct SystemRunner {
+    search: Vec<PathBuf>,
+    redact: Redact,
+}
+
+impl Default for SystemRunner {
+    fn default() -> Self {
+        let search = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+        Self { search: search.map(PathBuf::from).to_vec(), redact: Redact::default() }
+    }
+}
+
+impl SystemRunner {
+    /// Searches these directories instead, first to last.
+    #[must_use]
+    pub fn with_search(mut self, search: Vec<PathBuf>) -> Self {
+        self.search = search;
+        self
+    }
+
+    /// Sets what errors may not show.
+    #[must_use]
+    pub fn with_redact(mut self, redact: Redact) -> Self {
+        self.redact = redact;
+        self
+    }
+
+    fn command(&self, command: &HostCommand) -> Result<Command> {
+        let Some(program) = self.resolve(&command.program) else {
+            return Err(Error::new(ErrorKind::CommandNotFound, "start a program")
+                .with_program(&command.program, self.redact.argv(&command.args)));
+        };
+        let mut path = OsString::new();
+        for (n, dir) in self.search.iter().enumerate() {
+            if n > 0 {
+                path.push(":");
+            }
+            path.push(dir);
+        }
+        let mut ready = Command::new(program);
+        ready
+            .args(&command.args)
+            .env_clear()
+            .env("PATH", path)
+            .env("LC_ALL", "C")
+            .envs(command.env.iter().map(|(key, value)| (key, value)))
+            .current_dir(command.cwd.as_deref().unwrap_or(Path::new("/")));
+        Ok(ready)
+    }
+}
+
+#[async_trait]
+impl HostRunner for SystemRunner {
+    fn resolve(&self, program: &str) -> Option<PathBuf> {
+        let executable = |path: &PathBuf| {
+            use std::os::unix::fs::PermissionsExt;
+            std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        };
+        if program.starts_with('/') {
+            return Some(PathBuf::from(program)).filter(executable);
+        }
+        if program.is_empty() || program.contains('/') {
+            return None;
+        }
+        self.search.iter().map(|dir| dir.join(program)).find(executable)
+    }
+
+    async fn run(&self, ctx: &OpCtx, command: HostCommand) -> Result<ExecOutput> {
+        let ready = self.command(&command)?;
+        let work = crate::process::run(ready, command.stdin, command.timeout, command.max_output, &self.redact);
+        ctx.bound(&format!("run {}", command.program), work).await
+    }
+
+    fn log(&self, command: HostCommand) -> Result<LogStream> {
+        start_log_stream(self.command(&command)?, &self.redact)
+    }
+
+    fn stream(&self, command: HostCommand) -> Result<ExecStream> {
+        ExecStream::spawn(self.command(&command)?, &self.redact)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ExecStatus;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn programs_get_a_clean_environment_and_no_shell() {
+        let ctx = OpCtx::new(Duration::from_secs(10));
+        let runner = SystemRunner::default();
+        let output = runner.run(&ctx, HostCommand::new("env", ["-0"]).with_env("A", "$HOME b")).await.unwrap();
+        let text = output.stdout_text();
+        let mut names: Vec<_> = text.split('\0').filter_map(|line| Some(line.split_once('=')?.0)).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["A", "LC_ALL", "PATH"]);
+        assert!(text.contains("A=$HOME b"));
+        let error = runner.run(&ctx, HostCommand::new("../env", [""; 0])).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::CommandNotFound);
+        let short = OpCtx::new(Duration::from_millis(100));
+        let error = runner.run(&short, HostCommand::new("sleep", ["60"])).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+    }
+
+    #[tokio::test]
+    async fn a_stream_is_talked_to() {
+        let mut stream = SystemRunner::default().stream(HostCommand::new("cat", [""; 0])).unwrap();
+        stream.stdin.as_mut().unwrap().write_all(b"hello").await.unwrap();
+        stream.stdin = None;
+        let mut text = String::new();
+        stream.stdout.take().unwrap().read_to_string(&mut text).await.unwrap();
+        assert_eq!((text.as_str(), stream.wait().await.unwrap()), ("hello", ExecStatus::Exited(0)));
+        assert!(stream.wait().await.is_err());
+    }
+}

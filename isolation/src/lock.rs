@@ -1,0 +1,157 @@
+//! One lifecycle call at a time per slot, across tasks and processes.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::{sleep, timeout_at};
+
+use crate::{Error, ErrorKind, OpCtx, Result, SlotName};
+
+/// How often a lock that another process holds is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// The locks of a backend's slots: a file for each, `slot-<name>.lock`, in one directory.
+///
+/// Every backend takes one for each lifecycle call, so that they exclude each other across tasks and
+/// processes. The kernel lets go of it when the process ends, however it ends.
+#[derive(Debug, Clone)]
+pub struct SlotLocks {
+    dir: Arc<Path>,
+    tasks: Arc<Mutex<HashMap<SlotName, Arc<tokio::sync::Mutex<()>>>>>,
+}
+
+impl SlotLocks {
+    /// Locks in `dir`, which is made when the first is taken.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into().into(), tasks: Arc::default() }
+    }
+
+    /// Where the lock of `slot` is.
+    pub fn path(&self, slot: &SlotName) -> PathBuf {
+        self.dir.join(format!("slot-{slot}.lock"))
+    }
+
+    /// Waits for the lock of `slot`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Busy`] at the context's deadline, with [`Error::holder_pid`] if another process holds
+    /// it; [`ErrorKind::Cancelled`]; [`ErrorKind::Io`].
+    pub async fn acquire(&self, ctx: &OpCtx, slot: &SlotName) -> Result<SlotGuard> {
+        let task = {
+            let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(tasks.entry(slot.clone()).or_default())
+        };
+        let busy = |pid| Error::new(ErrorKind::Busy, "take the slot").with_holder_pid(pid);
+        let task = tokio::select! {
+            biased;
+            () = ctx.cancel().cancelled() => return Err(Error::new(ErrorKind::Cancelled, "take the slot")),
+            guard = timeout_at(ctx.deadline(), task.lock_owned()) => {
+                guard.map_err(|_| busy(Some(std::process::id())))?
+            }
+        };
+        loop {
+            match self.try_lock(slot)? {
+                Ok(file) => return Ok(SlotGuard { file, path: self.path(slot), _task: task }),
+                Err(pid) if ctx.remaining().is_zero() => return Err(busy(pid)),
+                Err(_) => tokio::select! {
+                    () = ctx.cancel().cancelled() => {
+                        return Err(Error::new(ErrorKind::Cancelled, "take the slot"));
+                    }
+                    () = sleep(RETRY.min(ctx.remaining())) => {}
+                },
+            }
+        }
+    }
+
+    /// The locked file, or who holds it.
+    fn try_lock(&self, slot: &SlotName) -> Result<std::result::Result<File, Option<u32>>> {
+        let path = self.path(slot);
+        let io = |cause: std::io::Error| Error::io("take the slot's lock", &path, cause);
+        std::fs::create_dir_all(&self.dir).map_err(io)?;
+        for _ in 0..16 {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let mut file = options.open(&path).map_err(io)?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    let mut text = String::new();
+                    let _ = (&mut file).take(16).read_to_string(&mut text);
+                    return Ok(Err(text.trim().parse().ok()));
+                }
+                Err(errno) => return Err(io(errno.into())),
+            }
+            // The last holder may have removed the file between our open and our lock.
+            let ours = file.metadata().map_err(io)?;
+            let named = std::fs::metadata(&path);
+            if named.is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino())) {
+                let note = file
+                    .set_len(0)
+                    .and_then(|()| file.rewind())
+                    .and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
+                note.map_err(io)?;
+                return Ok(Ok(file));
+            }
+        }
+        Ok(Err(None))
+    }
+}
+
+/// A slot taken for one lifecycle call; dropping it gives the slot back.
+#[derive(Debug)]
+pub struct SlotGuard {
+    file: File,
+    path: PathBuf,
+    _task: OwnedMutexGuard<()>,
+}
+
+impl SlotGuard {
+    /// Gives the slot back and removes the lock's file: for the end of `destroy`.
+    pub fn remove(self) {
+        // Removed while it is still locked, so that nobody else's file is hit.
+        let _ = std::fs::remove_file(&self.path);
+        drop(self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ctx(millis: u64) -> OpCtx {
+        OpCtx::new(Duration::from_millis(millis))
+    }
+
+    #[tokio::test]
+    async fn one_at_a_time_and_busy_at_the_deadline() {
+        let dir = tempfile::tempdir().unwrap();
+        let slot = SlotName::new("kube1").unwrap();
+        let (ours, theirs) = (SlotLocks::new(dir.path()), SlotLocks::new(dir.path()));
+        let guard = ours.acquire(&ctx(1000), &slot).await.unwrap();
+        for locks in [&ours, &theirs] {
+            let error = locks.acquire(&ctx(120), &slot).await.unwrap_err();
+            assert_eq!((error.kind(), error.holder_pid()), (ErrorKind::Busy, Some(std::process::id())));
+        }
+        let other = SlotName::new("kube2").unwrap();
+        theirs.acquire(&ctx(100), &other).await.unwrap();
+        let waiting = tokio::spawn({
+            let (theirs, slot) = (theirs.clone(), slot.clone());
+            async move { theirs.acquire(&ctx(5000), &slot).await.map(SlotGuard::remove) }
+        });
+        tokio::time::sleep(Duration::from_millis(80)).await;
+        guard.remove();
+        waiting.await.unwrap().unwrap();
+        assert!(!ours.path(&slot).exists());
+        let cancelled = ctx(1000);
+        cancelled.cancel().cancel();
+        assert_eq!(ours.acquire(&cancelled, &slot).await.unwrap_err().kind(), ErrorKind::Cancelled);
+    }
+}
