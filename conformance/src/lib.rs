@@ -6,6 +6,7 @@ mod failure;
 mod options;
 mod report;
 mod runner;
+pub mod sandbox;
 
 use std::process::ExitCode;
 
