@@ -25,18 +25,18 @@ use tokio::process::Command;
 
 /// Where sandboxes live: what a machine is to a real backend.
 #[derive(Debug)]
-pub struct World {
+pub(crate) struct World {
     base: tempfile::TempDir,
     locks: Mutex<HashMap<SessionId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl World {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { base: tempfile::tempdir().unwrap(), locks: Mutex::default() })
     }
 
     /// A provider as another process would make it.
-    pub fn provider(self: &Arc<Self>) -> Arc<dyn Provider> {
+    pub(crate) fn provider(self: &Arc<Self>) -> Arc<dyn Provider> {
         Arc::new(Plain(Arc::clone(self)).checked())
     }
 
@@ -46,6 +46,16 @@ impl World {
 
     fn lock(&self, session: &SessionId) -> Arc<tokio::sync::Mutex<()>> {
         Arc::clone(self.locks.lock().unwrap().entry(session.clone()).or_default())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.base.path()).unwrap().flatten() {
+            if let Some(init) = Init::read(&entry.path()).filter(Init::lives) {
+                let _ = Pid::from_raw(init.pid).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+            }
+        }
     }
 }
 
@@ -114,7 +124,7 @@ fn fault(error: std::io::Error) -> Error {
 
 impl Plain {
     fn handle(&self, spec: Spec, init: Init) -> Arc<dyn Sandbox> {
-        Arc::new(Place { spec, init })
+        Arc::new(Place { world: Arc::clone(&self.0), spec, init })
     }
 
     /// The sandbox of `dir`, if it runs.
@@ -129,27 +139,17 @@ impl Plain {
         std::fs::write(dir.join("spec"), serde_json::to_vec(spec).unwrap()).map_err(fault)?;
         let workdir = String::from_utf8_lossy(spec.workdir.as_bytes()).into_owned();
         let mut command = Command::new("/usr/bin/unshare");
-        command.args([
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "bash",
-            "-c",
-            SETUP,
-            "setup",
-        ]);
-        if spec.networking == Networking::None {
-            command.arg0("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]);
+        if spec.networking != Networking::Unrestricted {
+            command.arg("--net");
         }
+        command.args(["bash", "-c", SETUP, "setup"]);
         let mut child = command
             .arg(dir.join("root"))
             .arg(workdir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(Stdio::null())
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -168,7 +168,8 @@ impl Plain {
 impl Provider for Plain {
     fn capabilities(&self) -> Capabilities {
         let mut claims = Capabilities::default();
-        (claims.files, claims.export, claims.spawn, claims.networking_unrestricted) = (true, true, true, true);
+        (claims.files, claims.export, claims.spawn) = (true, true, true);
+        (claims.networking_unrestricted, claims.networking_limited, claims.networking_none) = (true, true, true);
         claims
     }
 
@@ -228,6 +229,7 @@ impl Provider for Plain {
 /// One sandbox.
 #[derive(Debug)]
 struct Place {
+    world: Arc<World>,
     spec: Spec,
     init: Init,
 }
@@ -261,6 +263,10 @@ impl Sandbox for Place {
     async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
         self.check()?;
         let result = run::exec(&self.spec, self.init.pid, request).await?;
+        if result.exit_code == 137 && !result.timed_out {
+            // Whoever killed it may be about to kill everything.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         self.unless_gone(result)
     }
 
@@ -295,6 +301,13 @@ impl Sandbox for Place {
     }
 
     async fn destroy(&self) -> Result<(), Error> {
-        self.init.end().await
+        let lock = self.world.lock(&self.spec.session);
+        let _held = lock.lock().await;
+        self.init.end().await?;
+        let dir = self.world.dir(&self.spec.session);
+        if Init::read(&dir).as_ref() == Some(&self.init) {
+            std::fs::remove_dir_all(&dir).map_err(fault)?;
+        }
+        Ok(())
     }
 }

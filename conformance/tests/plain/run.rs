@@ -40,6 +40,9 @@ fn start(
     wdns.push(std::ffi::OsStr::from_bytes(workdir.as_bytes()));
     let mut nsenter = tokio::process::Command::new("/usr/bin/nsenter");
     nsenter.args(["--target", &init.to_string(), "--user", "--preserve-credentials", "--mount", "--pid"]).arg(wdns);
+    if spec.networking != sandbox::Networking::Unrestricted {
+        nsenter.arg("--net");
+    }
     nsenter.args(["--", "/usr/bin/setsid"]);
     let mut script = None;
     match command {

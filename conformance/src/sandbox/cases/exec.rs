@@ -8,7 +8,7 @@ use sandbox::{Env, ErrorKind, ExecRequest};
 use super::super::bed::{path, refused, unexpected};
 use super::super::subject::told;
 use super::{B, Case, mark, millis, secs};
-use crate::{Outcome, ensure, equal, short, within};
+use crate::{Outcome, ensure, equal, same, short, within};
 
 const APART: &str = "Standard output and standard error are captured apart, byte for byte.";
 const CODE: &str =
@@ -57,8 +57,8 @@ pub(super) fn cases() -> Vec<Case> {
 async fn streams_are_apart(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let result = sandbox.sh("echo out; echo err >&2; echo out2").await?;
-    equal("stdout", &result.stdout.bytes[..], b"out\nout2\n".as_slice())?;
-    equal("stderr", &result.stderr.bytes[..], b"err\n".as_slice())?;
+    same("stdout", &result.stdout.bytes, b"out\nout2\n")?;
+    same("stderr", &result.stderr.bytes, b"err\n")?;
     equal("stdout in all", result.stdout.total, 9)?;
     ensure(result.success() && !result.truncated(), "the result", "exit code 0, whole", || told(&result))
 }
@@ -66,8 +66,8 @@ async fn streams_are_apart(bed: B) -> Outcome {
 async fn output_is_bytes(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let result = sandbox.sh(r"printf '\377\376\000\r\n\303'; printf '\200\000\n' >&2").await?;
-    equal("stdout", &result.stdout.bytes[..], b"\xff\xfe\0\r\n\xc3".as_slice())?;
-    equal("stderr", &result.stderr.bytes[..], b"\x80\0\n".as_slice())
+    same("stdout", &result.stdout.bytes, b"\xff\xfe\0\r\n\xc3")?;
+    same("stderr", &result.stderr.bytes, b"\x80\0\n")
 }
 
 async fn long_output_is_whole(bed: B) -> Outcome {
@@ -85,7 +85,7 @@ async fn failure_is_a_result(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let result = sandbox.sh("echo before; exit 7").await?;
     equal("exit code of exit 7", result.exit_code, 7)?;
-    equal("stdout", &result.stdout.bytes[..], b"before\n".as_slice())?;
+    same("stdout", &result.stdout.bytes, b"before\n")?;
     ensure(!result.timed_out, "exit 7", "not timed out", || told(&result))
 }
 
@@ -116,7 +116,7 @@ async fn starts_in_the_workdir(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     equal("pwd", sandbox.ok("pwd -P").await?, "/workspace\n")?;
     let result = sandbox.exec(ExecRequest::args(["pwd"])).await?;
-    equal("the program pwd", &result.stdout.bytes[..], b"/workspace\n".as_slice())
+    same("the program pwd", &result.stdout.bytes, b"/workspace\n")
 }
 
 async fn workdir_of_the_spec(bed: B) -> Outcome {
@@ -204,7 +204,7 @@ async fn request_env_is_for_one_command(bed: B) -> Outcome {
     let print = r#"printf '%s|' "${BASE-none}" "${KEPT-none}" "${MINE-none}""#;
     let mine = env_of(&[("BASE", Bytes::from("request")), ("MINE", Bytes::from("$(id) ' \n"))])?;
     let result = sandbox.exec(ExecRequest::shell(print).with_env(mine)).await?;
-    equal("variables of the request on top", &result.stdout.bytes[..], b"request|spec|$(id) ' \n|".as_slice())?;
+    same("variables of the request on top", &result.stdout.bytes, b"request|spec|$(id) ' \n|")?;
     equal("variables of the next command", sandbox.ok(print).await?, "spec|spec|none|")
 }
 
@@ -212,9 +212,9 @@ async fn request_workdir_is_for_one_command(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.ok("mkdir -p '/tmp/a b/$(id)'").await?;
     let request = ExecRequest::shell("pwd -P").with_workdir(path("/tmp/a b/$(id)")?);
-    equal("pwd", &sandbox.exec(request).await?.stdout.bytes[..], b"/tmp/a b/$(id)\n".as_slice())?;
+    same("pwd", &sandbox.exec(request).await?.stdout.bytes, b"/tmp/a b/$(id)\n")?;
     let request = ExecRequest::args(["pwd"]).with_workdir(path("/tmp")?);
-    equal("the program pwd", &sandbox.exec(request).await?.stdout.bytes[..], b"/tmp\n".as_slice())?;
+    same("the program pwd", &sandbox.exec(request).await?.stdout.bytes, b"/tmp\n")?;
     equal("pwd of the next command", sandbox.ok("pwd -P").await?, "/workspace\n")
 }
 
@@ -264,14 +264,14 @@ async fn arguments_are_exact(bed: B) -> Outcome {
 async fn arguments_are_not_options(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let script = "#!/bin/bash\nprintf 'ran:%s\\n' \"$1\"\n";
-    let make = "mkdir -p /tmp/bin && cat > \"/tmp/bin/$NAME\" && chmod 755 \"/tmp/bin/$NAME\"";
+    let make = "mkdir -p /tmp/bin && cd /tmp/bin && : > \"./$NAME\" && chmod 755 \"./$NAME\" && cat > \"./$NAME\"";
     for name in ["-c", "a b", "$(id)"] {
         let named = env_of(&[("NAME", Bytes::from(name))])?;
         let made = format!("{make} <<'EOF'\n{script}EOF\n");
         let result = sandbox.exec(ExecRequest::shell(made).with_env(named)).await?;
         ensure(result.success(), "making a program", "exit code 0", || told(&result))?;
         let result = sandbox.exec(ExecRequest::args([format!("/tmp/bin/{name}"), "-e".to_owned()])).await?;
-        equal(&format!("the program {name}"), &result.stdout.bytes[..], b"ran:-e\n".as_slice())?;
+        same(&format!("the program {name}"), &result.stdout.bytes, b"ran:-e\n")?;
     }
     Ok(())
 }
@@ -310,7 +310,7 @@ async fn cap_drains(bed: B) -> Outcome {
     ensure(result.stdout.truncated() && !result.stderr.truncated(), "which stream is cut", "stdout alone", || {
         told(&result)
     })?;
-    equal("stderr", &result.stderr.bytes[..], b"done\n".as_slice())?;
+    same("stderr", &result.stderr.bytes, b"done\n")?;
     equal("exit code", result.exit_code, 0)
 }
 
@@ -320,8 +320,8 @@ async fn cap_of_the_request(bed: B) -> Outcome {
         let mut request = ExecRequest::shell("printf abcdefg; printf 1234567 >&2; exit 3").with_caps(cap);
         request.stderr_cap = 2;
         let result = sandbox.exec(request).await?;
-        equal(&format!("kept of 7 bytes with a cap of {cap}"), &result.stdout.bytes[..], kept.as_bytes())?;
-        equal("stderr with a cap of 2", &result.stderr.bytes[..], b"12".as_slice())?;
+        same(&format!("kept of 7 bytes with a cap of {cap}"), &result.stdout.bytes, kept.as_bytes())?;
+        same("stderr with a cap of 2", &result.stderr.bytes, b"12")?;
         equal("in all", (result.stdout.total, result.stderr.total, result.exit_code), (7, 7, 3))?;
         equal("cut", result.stdout.truncated(), cap < 7)?;
     }
