@@ -8,7 +8,7 @@ use crate::{Case, Outcome};
 
 /// Makes what cases run on, and cleans up after them.
 ///
-/// You do not implement this for a backend: a ready one exists for each contract. It is public
+/// You do not implement this for a backend: a ready one exists for each contract, as [`sandbox::Setup`](crate::sandbox::Setup). It is public
 /// because the runner is the same for every contract, and yours may be another one.
 #[async_trait]
 pub trait Factory: Send + Sync + Sized + 'static {

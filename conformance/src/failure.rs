@@ -55,6 +55,27 @@ pub fn equal<A: PartialEq<B> + fmt::Debug, B: fmt::Debug>(step: &str, got: A, wa
     if got == want { Ok(()) } else { Err(Failure::new(step, short(&want), short(&got))) }
 }
 
+/// Fails `step` unless `got` are the bytes `want`, and names the first that differs.
+///
+/// # Errors
+///
+/// If they differ.
+pub fn same(step: &str, got: &[u8], want: impl AsRef<[u8]>) -> Outcome {
+    let want = want.as_ref();
+    if got == want {
+        return Ok(());
+    }
+    let at = got.iter().zip(want).position(|(g, w)| g != w).unwrap_or_else(|| got.len().min(want.len()));
+    let told = |bytes: &[u8]| {
+        let from = at.saturating_sub(40);
+        let part = &bytes[from.min(bytes.len())..bytes.len().min(from + 400)];
+        let (before, after) = (if from > 0 { "…" } else { "" }, if from + 400 < bytes.len() { "…" } else { "" });
+        format!("{before}\"{}\"{after}", part.escape_ascii())
+    };
+    let got = format!("{} ({} bytes, of {}; they differ at {at})", told(got), got.len(), want.len());
+    Err(Failure::new(step, told(want), got))
+}
+
 /// `value` in `Debug`, cut where it gets too long to read.
 pub fn short(value: &impl fmt::Debug) -> String {
     const MOST: usize = 2000;

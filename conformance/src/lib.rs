@@ -6,12 +6,13 @@ mod failure;
 mod options;
 mod report;
 mod runner;
+pub mod sandbox;
 
 use std::process::ExitCode;
 
 pub use case::{Case, Need};
 pub use factory::{Factory, Probe};
-pub use failure::{Failure, Outcome, ensure, equal, short};
+pub use failure::{Failure, Outcome, ensure, equal, same, short};
 pub use options::Options;
 pub use report::{CaseReport, Counts, Report, Verdict};
 pub use runner::within;

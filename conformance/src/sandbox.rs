@@ -1,0 +1,15 @@
+//! The suite for a [`Provider`](sandbox::Provider).
+
+mod bed;
+mod cases;
+pub mod mutants;
+mod setup;
+mod subject;
+
+pub use bed::Bed;
+pub use cases::{Unseen, cases, unseen};
+pub use setup::{NoBackend, Setup};
+pub use subject::Subject;
+
+/// A case of this half of the suite.
+pub type Case = crate::Case<Setup>;

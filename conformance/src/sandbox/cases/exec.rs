@@ -1,0 +1,402 @@
+//! Running commands: streams, codes, variables, arguments.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use sandbox::{Env, ErrorKind, ExecRequest};
+
+use super::super::bed::{path, refused, unexpected};
+use super::super::subject::told;
+use super::{B, Case, mark, millis, secs};
+use crate::{Outcome, ensure, equal, same, short, within};
+
+const APART: &str = "Standard output and standard error are captured apart, byte for byte.";
+const CODE: &str =
+    "The exit code of the command is the exit code of the result; a command that fails is a result, not an error.";
+const WORKDIR: &str = "A command starts in the working directory.";
+const ENV: &str = "Variables of the spec reach every command byte for byte.";
+const ONE_REQUEST: &str = "Variables and the working directory of one request apply to that command alone.";
+const ARGS: &str = "Arguments reach the program byte for byte; no shell reads them.";
+const CAP: &str = "Of each stream the first bytes up to the cap are kept and the rest is drained, so that the command runs to its end.";
+const AT_ONCE: &str = "All operations can run at once, through one handle or several.";
+const INVALID: &str = "`InvalidRequest` before anything is started";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("exec::streams_are_apart", APART, streams_are_apart),
+        Case::new("exec::output_is_bytes", APART, output_is_bytes),
+        Case::new("exec::long_output_is_whole", APART, long_output_is_whole).repeat(5),
+        Case::new("exec::failure_is_a_result", CODE, failure_is_a_result),
+        Case::new("exec::codes_pass_through", CODE, codes_pass_through),
+        Case::new(
+            "exec::signal_is_128_and_its_number",
+            "The exit code: 0 to 255, or 128 and the signal's number if a signal ended it.",
+            signal_is_128_and_its_number,
+        ),
+        Case::new("exec::starts_in_the_workdir", WORKDIR, starts_in_the_workdir),
+        Case::new("exec::workdir_of_the_spec", WORKDIR, workdir_of_the_spec),
+        Case::new("exec::env_is_exact", ENV, env_is_exact),
+        Case::new("exec::env_of_every_size", ENV, env_of_every_size),
+        Case::new("exec::request_env_is_for_one_command", ONE_REQUEST, request_env_is_for_one_command),
+        Case::new("exec::request_workdir_is_for_one_command", ONE_REQUEST, request_workdir_is_for_one_command),
+        Case::new("exec::nothing_carries_over", ONE_REQUEST, nothing_carries_over),
+        Case::new("exec::arguments_are_exact", ARGS, arguments_are_exact),
+        Case::new("exec::arguments_are_not_options", ARGS, arguments_are_not_options),
+        Case::new("exec::long_texts", "A shell text of any length up to the bound runs whole.", long_texts),
+        Case::new("exec::stdin_is_empty", "Standard input is empty.", stdin_is_empty),
+        Case::new("exec::cap_drains", CAP, cap_drains),
+        Case::new("exec::cap_of_the_request", CAP, cap_of_the_request),
+        Case::new("exec::prints_100_mib", CAP, prints_100_mib),
+        Case::new("exec::runs_once", "A command is never run twice.", runs_once),
+        Case::new("exec::elapsed", "From its start to its end, on the caller's clock.", elapsed),
+        Case::new("exec::many_at_once", AT_ONCE, many_at_once).deadline(secs(240)),
+        Case::new("exec::invalid_request_starts_nothing", INVALID, invalid_request_starts_nothing),
+    ]
+}
+
+async fn streams_are_apart(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let result = sandbox.sh("echo out; echo err >&2; echo out2").await?;
+    same("stdout", &result.stdout.bytes, b"out\nout2\n")?;
+    same("stderr", &result.stderr.bytes, b"err\n")?;
+    equal("stdout in all", result.stdout.total, 9)?;
+    ensure(result.success() && !result.truncated(), "the result", "exit code 0, whole", || told(&result))
+}
+
+async fn output_is_bytes(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let result = sandbox.sh(r"printf '\377\376\000\r\n\303'; printf '\200\000\n' >&2").await?;
+    same("stdout", &result.stdout.bytes, b"\xff\xfe\0\r\n\xc3")?;
+    same("stderr", &result.stderr.bytes, b"\x80\0\n")
+}
+
+async fn long_output_is_whole(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let request = ExecRequest::shell("seq 1 2000000").with_caps(16 << 20);
+    let result = sandbox.exec(request).await?;
+    equal("bytes of seq 1 2000000", result.stdout.total, 14_888_896)?;
+    equal("bytes kept", result.stdout.bytes.len(), 14_888_896)?;
+    let wanted = (1..=2_000_000u32).flat_map(|n| format!("{n}\n").into_bytes());
+    let differs = result.stdout.bytes.iter().zip(wanted).position(|(got, want)| *got != want);
+    equal("the first byte that differs", differs, None)
+}
+
+async fn failure_is_a_result(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let result = sandbox.sh("echo before; exit 7").await?;
+    equal("exit code of exit 7", result.exit_code, 7)?;
+    same("stdout", &result.stdout.bytes, b"before\n")?;
+    ensure(!result.timed_out, "exit 7", "not timed out", || told(&result))
+}
+
+async fn codes_pass_through(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for code in [0, 1, 2, 10, 14, 20, 125, 126, 127, 128, 130, 137, 200, 255] {
+        let result = sandbox.sh(format!("exit {code}")).await?;
+        equal(&format!("exit code of exit {code}"), result.exit_code, code)?;
+        ensure(!result.timed_out, "a quick exit", "not timed out", || told(&result))?;
+    }
+    let missing = sandbox.exec(ExecRequest::args(["no-such-program-here"])).await?;
+    equal("exit code of a program that is not there", missing.exit_code, 127)?;
+    let missing = sandbox.sh("no-such-program-here").await?;
+    equal("exit code of a command that is not there", missing.exit_code, 127)
+}
+
+async fn signal_is_128_and_its_number(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for (signal, code) in [("TERM", 143), ("SEGV", 139), ("HUP", 129), ("KILL", 137)] {
+        let result = sandbox.sh(format!("ulimit -c 0; kill -{signal} $$; sleep 5")).await?;
+        equal(&format!("exit code after SIG{signal}"), result.exit_code, code)?;
+        ensure(!result.timed_out, "a signal of its own", "not timed out", || told(&result))?;
+    }
+    Ok(())
+}
+
+async fn starts_in_the_workdir(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    equal("pwd", sandbox.ok("pwd -P").await?, "/workspace\n")?;
+    let result = sandbox.exec(ExecRequest::args(["pwd"])).await?;
+    same("the program pwd", &result.stdout.bytes, b"/workspace\n")
+}
+
+async fn workdir_of_the_spec(bed: B) -> Outcome {
+    for workdir in ["/home/some one", "/srv/-d/$(id)", "/w/'\"x"] {
+        let spec = bed.spec_of(&bed.fresh_session()).with_workdir(path(workdir)?);
+        let sandbox = bed.provision(&spec).await?;
+        equal("pwd", sandbox.ok("pwd -P; touch here").await?, format!("{workdir}\n"))?;
+    }
+    Ok(())
+}
+
+/// Values that somebody expands, folds, trims or recodes.
+fn values() -> Vec<(&'static str, Bytes)> {
+    vec![
+        ("PLAIN", Bytes::from_static(b"value")),
+        ("EMPTY", Bytes::new()),
+        ("SPACED", Bytes::from_static(b"  two  words  ")),
+        ("EXPANDS", Bytes::from_static(b"$(PLAIN) $PLAIN ${PLAIN} $$ `id` $lit")),
+        ("QUOTES", Bytes::from_static(b"'\"\\ \\n \\x41 %s *?[a]")),
+        ("LINES", Bytes::from_static(b"one\ntwo\r\n\tthree\n")),
+        ("EQUALS", Bytes::from_static(b"a=b=c")),
+        ("HIGH", Bytes::from_static(b"\xff\xfe\x80 \xc3\xa9")),
+        ("_", Bytes::from_static(b"lost to the shell")),
+        ("_x", Bytes::from_static(b"kept")),
+    ]
+}
+
+fn env_of(values: &[(&'static str, Bytes)]) -> Outcome<Env> {
+    let mut env = Env::new();
+    for (name, value) in values.iter().filter(|(name, _)| *name != "_") {
+        env.set(*name, value.clone()).map_err(|e| unexpected("a variable of the suite", "a legal one", &e))?;
+    }
+    Ok(env)
+}
+
+/// Wants each variable of `values` in what a program was given.
+async fn expect_env(sandbox: &super::super::Subject, request: ExecRequest, values: &[(&str, Bytes)]) -> Outcome {
+    let result = sandbox.exec(request).await?;
+    let given: Vec<_> = result.stdout.bytes.split(|b| *b == 0).collect();
+    for (name, value) in values.iter().filter(|(name, _)| *name != "_") {
+        let wanted = [name.as_bytes(), b"=", value].concat();
+        let prefix = &wanted[..=name.len()];
+        let got: Vec<_> = given.iter().filter(|entry| entry.starts_with(prefix)).collect();
+        ensure(got == [&&wanted[..]], &format!("the variable {name}"), &short(&Bytes::from(wanted.clone())), || {
+            format!(
+                "{:?} (result: {})",
+                got.iter().map(|e| e.escape_ascii().to_string()).collect::<Vec<_>>(),
+                result.exit_code
+            )
+        })?;
+    }
+    Ok(())
+}
+
+async fn env_is_exact(bed: B) -> Outcome {
+    let values = values();
+    let sandbox = bed.provision(&bed.spec().with_env(env_of(&values)?)).await?;
+    for request in
+        [ExecRequest::args(["env", "-0"]), ExecRequest::shell("exec env -0"), ExecRequest::args(["env", "-0"])]
+    {
+        expect_env(&sandbox, request, &values).await?;
+    }
+    Ok(())
+}
+
+async fn env_of_every_size(bed: B) -> Outcome {
+    let values = [
+        ("SMALL", Bytes::from(vec![b'x'; 4096])),
+        ("LARGE", Bytes::from(vec![b'y'; 100 << 10])),
+        ("LARGEST", Bytes::from(vec![b'z'; Env::MAX_ENTRY - "LARGEST=".len()])),
+    ];
+    let sandbox = bed.provision(&bed.spec().with_env(env_of(&values)?)).await?;
+    expect_env(&sandbox, ExecRequest::args(["env", "-0"]), &values).await?;
+    let mine = [("MINE", Bytes::from(vec![b'm'; 100 << 10]))];
+    let request = ExecRequest::shell("exec env -0").with_env(env_of(&mine)?);
+    expect_env(&sandbox, request, &[&values[..], &mine[..]].concat()).await
+}
+
+async fn request_env_is_for_one_command(bed: B) -> Outcome {
+    let mut env = Env::new();
+    let mut set = |name, value| env.set(name, value).map_err(|e| unexpected("a variable", "a legal one", &e));
+    set("BASE", "spec")?;
+    set("KEPT", "spec")?;
+    let sandbox = bed.provision(&bed.spec().with_env(env)).await?;
+    let print = r#"printf '%s|' "${BASE-none}" "${KEPT-none}" "${MINE-none}""#;
+    let mine = env_of(&[("BASE", Bytes::from("request")), ("MINE", Bytes::from("$(id) ' \n"))])?;
+    let result = sandbox.exec(ExecRequest::shell(print).with_env(mine)).await?;
+    same("variables of the request on top", &result.stdout.bytes, b"request|spec|$(id) ' \n|")?;
+    equal("variables of the next command", sandbox.ok(print).await?, "spec|spec|none|")
+}
+
+async fn request_workdir_is_for_one_command(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("mkdir -p '/tmp/a b/$(id)'").await?;
+    let request = ExecRequest::shell("pwd -P").with_workdir(path("/tmp/a b/$(id)")?);
+    same("pwd", &sandbox.exec(request).await?.stdout.bytes, b"/tmp/a b/$(id)\n")?;
+    let request = ExecRequest::args(["pwd"]).with_workdir(path("/tmp")?);
+    same("the program pwd", &sandbox.exec(request).await?.stdout.bytes, b"/tmp\n")?;
+    equal("pwd of the next command", sandbox.ok("pwd -P").await?, "/workspace\n")
+}
+
+async fn nothing_carries_over(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let first = "cd /; export LEFT=1; left() { :; }; alias l=ls; set -e -u -f; umask 077; trap 'echo trap' EXIT; \
+                 exec 7>/dev/null; ulimit -n 64; shopt -s nullglob";
+    sandbox.sh(first).await?;
+    let look = "pwd; echo ${LEFT-none}; type -t left; echo $-; umask; trap -p; shopt nullglob; [[ -e /proc/$$/fd/7 ]] && echo 7; \
+                ulimit -n";
+    let after = sandbox.sh(look).await?;
+    let fresh = bed.provision(&bed.spec_of(&bed.fresh_session())).await?.sh(look).await?;
+    equal("what the next command finds", after.stdout.to_string_lossy(), fresh.stdout.to_string_lossy())
+}
+
+async fn arguments_are_exact(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let args: [&[u8]; 14] = [
+        b"plain",
+        b"",
+        b"two  words",
+        b"*",
+        b"$HOME",
+        b"$(id)",
+        b"`id`",
+        b"'\"\\",
+        b"a\nb\n",
+        b"-n",
+        b"--",
+        b"\xff\xfe",
+        b";",
+        b"&",
+    ];
+    let script: [&[u8]; 4] = [b"bash", b"-c", br#"printf '%s\0' "$@""#, b"name"];
+    let request = ExecRequest::args(script.iter().chain(&args).map(|arg| arg.to_vec()));
+    let result = sandbox.exec(request).await?;
+    let wanted = [args.join(&b"\0"[..]), vec![0]].concat();
+    equal("the arguments", result.stdout.bytes, Bytes::from(wanted))?;
+    let many: Vec<String> = (0..5000).map(|n| format!("argument {n}")).collect();
+    let request = ExecRequest::args([vec!["printf".to_owned(), "%s\n".to_owned()], many.clone()].concat());
+    equal("5000 arguments", sandbox.exec(request).await?.stdout.bytes, Bytes::from(many.join("\n") + "\n"))?;
+    let longest = "x".repeat(ExecRequest::MAX_ARG);
+    let result = sandbox.exec(ExecRequest::args(["printf", "%s", longest.as_str()])).await?;
+    equal("bytes of the longest argument", result.stdout.total, ExecRequest::MAX_ARG as u64)
+}
+
+async fn arguments_are_not_options(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let script = "#!/bin/bash\nprintf 'ran:%s\\n' \"$1\"\n";
+    let make = "mkdir -p /tmp/bin && cd /tmp/bin && : > \"./$NAME\" && chmod 755 \"./$NAME\" && cat > \"./$NAME\"";
+    for name in ["-c", "a b", "$(id)"] {
+        let named = env_of(&[("NAME", Bytes::from(name))])?;
+        let made = format!("{make} <<'EOF'\n{script}EOF\n");
+        let result = sandbox.exec(ExecRequest::shell(made).with_env(named)).await?;
+        ensure(result.success(), "making a program", "exit code 0", || told(&result))?;
+        let result = sandbox.exec(ExecRequest::args([format!("/tmp/bin/{name}"), "-e".to_owned()])).await?;
+        same(&format!("the program {name}"), &result.stdout.bytes, b"ran:-e\n")?;
+    }
+    Ok(())
+}
+
+async fn long_texts(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for length in [4 << 10, 16 << 10, 130_000, 131_071, 131_072, 200 << 10, 1 << 20, ExecRequest::MAX_SHELL] {
+        let (head, tail) = ("echo head; : '", "'; echo tail");
+        let text = format!("{head}{}{tail}", "x".repeat(length - head.len() - tail.len()));
+        let result = sandbox.sh(text).await?;
+        ensure(
+            result.success() && result.stdout.bytes == "head\ntail\n",
+            &format!("a text of {length} bytes"),
+            "both ends run",
+            || told(&result),
+        )?;
+    }
+    Ok(())
+}
+
+async fn stdin_is_empty(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let begun = Instant::now();
+    equal("cat", sandbox.ok("cat; echo $?; read -r x; echo $?").await?, "0\n1\n")?;
+    let result = sandbox.exec(ExecRequest::args(["cat"])).await?;
+    equal("the program cat", (result.exit_code, result.stdout.total), (0, 0))?;
+    ensure(begun.elapsed() < secs(20), "reading standard input", "an end at once", || format!("{:?}", begun.elapsed()))
+}
+
+async fn cap_drains(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let result = sandbox.sh("head -c 1400000 /dev/zero | tr '\\0' a; printf b; echo done >&2").await?;
+    equal("bytes kept", result.stdout.bytes.len(), ExecRequest::DEFAULT_CAP)?;
+    ensure(result.stdout.bytes.iter().all(|b| *b == b'a'), "what is kept", "the first bytes", || "others".to_owned())?;
+    equal("bytes in all", result.stdout.total, 1_400_001)?;
+    ensure(result.stdout.truncated() && !result.stderr.truncated(), "which stream is cut", "stdout alone", || {
+        told(&result)
+    })?;
+    same("stderr", &result.stderr.bytes, b"done\n")?;
+    equal("exit code", result.exit_code, 0)
+}
+
+async fn cap_of_the_request(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for (cap, kept) in [(0, ""), (1, "a"), (3, "abc"), (7, "abcdefg"), (8, "abcdefg")] {
+        let mut request = ExecRequest::shell("printf abcdefg; printf 1234567 >&2; exit 3").with_caps(cap);
+        request.stderr_cap = 2;
+        let result = sandbox.exec(request).await?;
+        same(&format!("kept of 7 bytes with a cap of {cap}"), &result.stdout.bytes, kept.as_bytes())?;
+        same("stderr with a cap of 2", &result.stderr.bytes, b"12")?;
+        equal("in all", (result.stdout.total, result.stderr.total, result.exit_code), (7, 7, 3))?;
+        equal("cut", result.stdout.truncated(), cap < 7)?;
+    }
+    Ok(())
+}
+
+async fn prints_100_mib(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "head -c 104857600 /dev/zero; head -c 104857600 /dev/zero >&2; echo end > /tmp/end";
+    let result = sandbox.exec(ExecRequest::shell(text).with_caps(1000)).await?;
+    equal("in all", (result.stdout.total, result.stderr.total), (100 << 20, 100 << 20))?;
+    equal("kept", (result.stdout.bytes.len(), result.stderr.bytes.len()), (1000, 1000))?;
+    equal("the command ran to its end", sandbox.ok("cat /tmp/end").await?, "end\n")
+}
+
+async fn runs_once(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for n in 1..=20 {
+        sandbox.sh("echo x >> /tmp/count; exit 3").await?;
+        equal("runs so far", sandbox.ok("wc -l < /tmp/count").await?.trim(), n.to_string().as_str())?;
+    }
+    let killed = sandbox.try_exec(ExecRequest::shell("echo y >> /tmp/killed; kill -9 $PPID $$")).await?;
+    let seen = sandbox.ok("sleep 0.5; cat /tmp/killed").await?;
+    ensure(seen == "y\n", "a command that kills what started it", "one run", || format!("{seen:?}, {killed:?}"))
+}
+
+async fn elapsed(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let begun = Instant::now();
+    let result = sandbox.sh("sleep 0.4").await?;
+    let most = begun.elapsed();
+    ensure(
+        result.elapsed >= millis(350) && result.elapsed <= most,
+        "the elapsed time of sleep 0.4",
+        &format!("0.35 s to {most:?}"),
+        || format!("{:?}", result.elapsed),
+    )
+}
+
+async fn many_at_once(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let begun = Instant::now();
+    let runs = (0..64).map(|n| {
+        let sandbox = sandbox.clone();
+        async move {
+            let result = sandbox.sh(format!("sleep 1; echo {n}; echo {n} >&2; exit {n}")).await?;
+            equal("its own output", result.stdout.to_string_lossy(), format!("{n}\n"))?;
+            equal("its own errors", result.stderr.to_string_lossy(), format!("{n}\n"))?;
+            equal("its own code", result.exit_code, n)
+        }
+    });
+    for outcome in within("64 commands at once", secs(200), futures::future::join_all(runs)).await? {
+        outcome?;
+    }
+    let took = begun.elapsed();
+    ensure(took < secs(30), "64 commands of one second each", "side by side, within 30 s", || format!("{took:?}"))
+}
+
+async fn invalid_request_starts_nothing(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let touch = || ExecRequest::shell("touch /tmp/started");
+    let mut caps = touch();
+    caps.stdout_cap = ExecRequest::MAX_CAP + 1;
+    let long = mark() + &"x".repeat(ExecRequest::MAX_SHELL);
+    for (what, request) in [
+        ("a limit of 0", touch().with_limit(secs(0))),
+        ("a limit of years", touch().with_limit(ExecRequest::MAX_LIMIT * 2)),
+        ("a grace of 61 s", touch().with_grace(secs(61))),
+        ("a cap above the bound", caps),
+        ("a text with NUL", ExecRequest::shell("touch /tmp/started\0")),
+        ("a text above the bound", ExecRequest::shell(format!("touch /tmp/started; : {long}"))),
+        ("no arguments", ExecRequest::args(Vec::<Vec<u8>>::new())),
+        ("an argument with NUL", ExecRequest::args(["touch", "/tmp/started\0"])),
+    ] {
+        refused(what, sandbox.try_exec(request).await?, ErrorKind::InvalidRequest)?;
+    }
+    equal("traces of a start", sandbox.ok("ls /tmp/started 2>/dev/null; true").await?, "")
+}

@@ -1,0 +1,434 @@
+//! What can be wrong about making, finding, listing and removing.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use sandbox::{
+    Death, Effect, Env, Error, ErrorKind, ExecRequest, ExecResult, Hardening, Output, OwnedStream, Provider, Recreated,
+    Sandbox, SessionId, Spec,
+};
+
+use super::{Hooks, Mutant};
+
+fn hooks() -> Hooks {
+    Hooks::default()
+}
+
+/// Raises a flag when it is dropped armed.
+struct Flag(Arc<AtomicBool>, bool);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts who is inside.
+struct Inside(Arc<AtomicUsize>);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn is_owned(provider: &Arc<dyn Provider>, session: &SessionId) -> Result<bool, Error> {
+    let mut owned = provider.owned().await?;
+    while let Some(entry) = owned.next().await {
+        if entry?.session == *session {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A table that a mutant remembers things in.
+fn table<K, V>() -> Arc<Mutex<HashMap<K, V>>> {
+    Arc::default()
+}
+
+fn with<T, R>(table: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R {
+    work(&mut table.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+pub(super) fn mutants() -> Vec<Mutant> {
+    [provisions(), finds(), removes()].into_iter().flatten().collect()
+}
+
+#[allow(clippy::too_many_lines)]
+fn provisions() -> Vec<Mutant> {
+    vec![
+        Mutant::new(
+            "each provision makes a new sandbox",
+            &["provision::twice_is_one"],
+            hooks().provision(|p, spec| async move {
+                p.reap(&spec.session).await?;
+                p.provision(&spec).await
+            }),
+        ),
+        {
+            let made = table();
+            let noted = Arc::clone(&made);
+            Mutant::new("provision answers too early", &["provision::answers_once_it_runs"], hooks()
+                .provision(move |p, spec| {
+                    let noted = Arc::clone(&noted);
+                    async move {
+                        let sandbox = p.provision(&spec).await?;
+                        with(&noted, |made| made.insert(spec.session.clone(), Instant::now()));
+                        Ok(sandbox)
+                    }
+                })
+                .exec(move |inner, request| {
+                    let young = with(&made, |made| made.get(inner.id()).is_some_and(|at| at.elapsed() < Duration::from_millis(200)));
+                    async move {
+                        if young { Err(Error::new(ErrorKind::NotFound)) } else { inner.exec(request).await }
+                    }
+                }))
+        },
+        Mutant::new(
+            "the id is cut",
+            &["provision::id_is_the_session"],
+            hooks().id(|id| {
+                let cut: String = id.as_str().chars().take(40).collect();
+                SessionId::new(cut.trim_end_matches('_')).unwrap_or_else(|_| id.clone())
+            }),
+        ),
+        Mutant::new(
+            "a bad spec is refused after it was made",
+            &["provision::bad_spec_leaves_nothing"],
+            hooks().provision(|p, spec| async move {
+                if spec.validate().is_err() {
+                    p.provision(&Spec::new(spec.session.clone(), "host").with_env(spec.env.clone())).await?;
+                }
+                p.provision(&spec).await
+            }),
+        ),
+        Mutant::new(
+            "a bad spec is mended",
+            &["provision::bad_spec_leaves_nothing"],
+            hooks().provision(|p, spec| async move {
+                let good = if spec.validate().is_err() { Spec::new(spec.session.clone(), "host") } else { spec };
+                p.provision(&good).await
+            }),
+        ),
+        Mutant::new(
+            "a bad spec removes what is there",
+            &["provision::bad_spec_spares_what_is_there"],
+            hooks().provision(|p, spec| async move {
+                if spec.validate().is_err() {
+                    p.reap(&spec.session).await?;
+                }
+                p.provision(&spec).await
+            }),
+        ),
+        {
+            let latest = Arc::new(Mutex::new(Env::new()));
+            let noted = Arc::clone(&latest);
+            Mutant::new(
+                "the latest variables are in force",
+                &["provision::env_is_bound"],
+                hooks()
+                    .provision(move |p, spec| {
+                        with(&noted, |latest| latest.clone_from(&spec.env));
+                        async move { p.provision(&spec).await }
+                    })
+                    .request(move |request| request.env = with(&latest, |latest| latest.clone())),
+            )
+        },
+        Mutant::new(
+            "a mismatch is overlooked",
+            &["provision::image_mismatch", "provision::workdir_mismatch", "provision::networking_mismatch"],
+            hooks().provision(|p, spec| async move {
+                match p.provision(&spec).await {
+                    Err(e) if e.kind() == ErrorKind::SpecMismatch => p.attach(&spec.session).await,
+                    other => other,
+                }
+            }),
+        ),
+        Mutant::new(
+            "a mismatch removes what is there",
+            &["provision::image_mismatch", "provision::workdir_mismatch", "provision::networking_mismatch"],
+            hooks().provision(|p, spec| async move {
+                let made = p.provision(&spec).await;
+                if matches!(&made, Err(e) if e.kind() == ErrorKind::SpecMismatch) {
+                    p.reap(&spec.session).await?;
+                }
+                made
+            }),
+        ),
+        {
+            let inside = Arc::new(AtomicUsize::new(0));
+            Mutant::new(
+                "only one may provision at a time",
+                &["provision::racers", "provision::a_hundred_racers"],
+                hooks().provision(move |p, spec| {
+                    let others = inside.fetch_add(1, Ordering::Relaxed);
+                    let guard = Inside(Arc::clone(&inside));
+                    async move {
+                        let _guard = guard;
+                        if others > 0 { Err(Error::new(ErrorKind::Busy)) } else { p.provision(&spec).await }
+                    }
+                }),
+            )
+        },
+        {
+            let dropped = Arc::new(AtomicBool::new(false));
+            let seen = Arc::clone(&dropped);
+            Mutant::new(
+                "a dropped provision holds its lock for ever",
+                &["provision::dropped"],
+                hooks()
+                    .provision(move |p, spec| {
+                        let raised = Arc::clone(&dropped);
+                        async move {
+                            let mut flag = Flag(raised, true);
+                            let made = p.provision(&spec).await;
+                            flag.1 = false;
+                            made
+                        }
+                    })
+                    .reap(move |p, session| {
+                        let stuck = seen.load(Ordering::Relaxed);
+                        async move { if stuck { Err(Error::new(ErrorKind::Busy)) } else { p.reap(&session).await } }
+                    }),
+            )
+        },
+        Mutant::new(
+            "what is not claimed is ignored",
+            &["provision::unclaimed_is_unsupported"],
+            hooks().provision(|p, mut spec| async move {
+                match p.provision(&spec).await {
+                    Err(e) if e.kind() == ErrorKind::Unsupported => {
+                        spec.hardening = Hardening::none();
+                        p.provision(&spec).await
+                    }
+                    other => other,
+                }
+            }),
+        ),
+        Mutant::new(
+            "every sandbox is told as recreated",
+            &["provision::recreated_is_none"],
+            hooks().recreated(Recreated::new(Death::Ended, "always")),
+        ),
+        {
+            let asked = AtomicUsize::new(0);
+            Mutant::new(
+                "capabilities change",
+                &["provision::capabilities_are_constant"],
+                hooks().capabilities(move |mut claims| {
+                    claims.pids_limit = asked.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+                    claims
+                }),
+            )
+        },
+        {
+            let first: Arc<tokio::sync::Mutex<Option<Arc<dyn Sandbox>>>> = Arc::default();
+            Mutant::new(
+                "sessions share a sandbox",
+                &["session::files_are_its_own", "session::processes_are_its_own"],
+                hooks().provision(move |p, spec| {
+                    let first = Arc::clone(&first);
+                    async move {
+                        let mut first = first.lock().await;
+                        if first.is_none() {
+                            *first = Some(p.provision(&spec).await?);
+                        }
+                        first.clone().ok_or_else(|| Error::new(ErrorKind::Other))
+                    }
+                }),
+            )
+        },
+    ]
+}
+
+fn finds() -> Vec<Mutant> {
+    let makers = table();
+    let noted = Arc::clone(&makers);
+    let address = |provider: &Arc<dyn Provider>| Arc::as_ptr(provider).cast::<()>() as usize;
+    vec![
+        Mutant::new(
+            "attach finds nothing",
+            &["attach::finds_it"],
+            hooks().attach(|_, _| async { Err(Error::new(ErrorKind::NotFound)) }),
+        ),
+        Mutant::new(
+            "attach makes a sandbox of its own",
+            &["attach::finds_it"],
+            hooks().attach(|p, session| async move {
+                p.reap(&session).await?;
+                p.provision(&Spec::new(session, "host")).await
+            }),
+        ),
+        Mutant::new(
+            "attach makes what is missing",
+            &["attach::unknown_session", "attach::after_reap"],
+            hooks().attach(|p, session| async move {
+                match p.attach(&session).await {
+                    Err(e) if e.kind() == ErrorKind::NotFound => p.provision(&Spec::new(session, "host")).await,
+                    other => other,
+                }
+            }),
+        ),
+        Mutant::new(
+            "a sandbox is known only to its maker",
+            &["attach::from_another_process"],
+            hooks()
+                .provision(move |p, spec| {
+                    with(&noted, |makers| makers.entry(spec.session.clone()).or_insert_with(|| address(&p)).to_owned());
+                    async move { p.provision(&spec).await }
+                })
+                .attach(move |p, session| {
+                    let mine = with(&makers, |makers| makers.get(&session) == Some(&address(&p)));
+                    async move { if mine { p.attach(&session).await } else { Err(Error::new(ErrorKind::NotFound)) } }
+                }),
+        ),
+        Mutant::new(
+            "attach clears up first",
+            &["attach::changes_nothing"],
+            hooks().attach(|p, session| async move {
+                let sandbox = p.attach(&session).await?;
+                let _ = sandbox.exec(ExecRequest::shell("kill -9 -1")).await;
+                Ok(sandbox)
+            }),
+        ),
+        Mutant::new(
+            "nothing is owned",
+            &["owned::lists_it"],
+            hooks().owned(|_, ()| async { Ok(OwnedStream::new(futures::stream::empty())) }),
+        ),
+        Mutant::new(
+            "everything is listed twice",
+            &["owned::once"],
+            hooks().owned(|p, ()| async move {
+                let all: Vec<_> = p.owned().await?.collect().await;
+                let twice: Vec<_> = all
+                    .into_iter()
+                    .flat_map(|entry| [entry.as_ref().ok().cloned().map(Ok), Some(entry)])
+                    .flatten()
+                    .collect();
+                Ok(OwnedStream::new(futures::stream::iter(twice)))
+            }),
+        ),
+    ]
+}
+
+#[allow(clippy::too_many_lines)]
+fn removes() -> Vec<Mutant> {
+    vec![
+        Mutant::new(
+            "reap does nothing",
+            &["reap::removes", "reap::then_provision_is_fresh", "reap::whoever_made_it", "reap::hostile_files"],
+            hooks().reap(|_, _| async { Ok(()) }),
+        ),
+        Mutant::new(
+            "reap answers before the sandbox is gone",
+            &["reap::removes", "reap::whoever_made_it"],
+            hooks().reap(|p, session| async move {
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    p.reap(&session).await
+                });
+                Ok(())
+            }),
+        ),
+        Mutant::new(
+            "reaping what is not there fails",
+            &["reap::twice", "reap::unknown_session"],
+            hooks().reap(|p, session| async move {
+                if is_owned(&p, &session).await? {
+                    p.reap(&session).await
+                } else {
+                    Err(Error::new(ErrorKind::NotFound))
+                }
+            }),
+        ),
+        {
+            let inside = Arc::new(AtomicUsize::new(0));
+            Mutant::new(
+                "only one may reap at a time",
+                &["reap::at_once"],
+                hooks().reap(move |p, session| {
+                    let others = inside.fetch_add(1, Ordering::Relaxed);
+                    let guard = Inside(Arc::clone(&inside));
+                    async move {
+                        let _guard = guard;
+                        if others > 0 { Err(Error::new(ErrorKind::Busy)) } else { p.reap(&session).await }
+                    }
+                }),
+            )
+        },
+        Mutant::new(
+            "a removed sandbox's commands have results",
+            &["reap::against_exec"],
+            hooks().exec(|inner, request| async move {
+                match inner.exec(request).await {
+                    Err(e) if e.effect() == Effect::Unknown => {
+                        Ok(ExecResult::new(137, false, Output::default(), Output::default(), Duration::ZERO))
+                    }
+                    other => other,
+                }
+            }),
+        ),
+        Mutant::new(
+            "a removed sandbox's commands never ran",
+            &["reap::against_exec"],
+            hooks().exec(
+                |inner, request| async move { inner.exec(request).await.map_err(|e| e.with_effect(Effect::None)) },
+            ),
+        ),
+        {
+            let dropped = Arc::new(AtomicBool::new(false));
+            Mutant::new(
+                "a dropped reap holds its lock for ever",
+                &["reap::dropped"],
+                hooks().reap(move |p, session| {
+                    let stuck = dropped.load(Ordering::Relaxed);
+                    let raised = Arc::clone(&dropped);
+                    async move {
+                        let mut flag = Flag(raised, true);
+                        let reaped = if stuck { Err(Error::new(ErrorKind::Busy)) } else { p.reap(&session).await };
+                        flag.1 = false;
+                        reaped
+                    }
+                }),
+            )
+        },
+        Mutant::new(
+            "destroying twice fails",
+            &["destroy::twice"],
+            hooks().destroy(|inner, ()| async move {
+                inner.exec(ExecRequest::shell("true")).await?;
+                inner.destroy().await
+            }),
+        ),
+        Mutant::new("destroy does nothing", &["destroy::twice"], hooks().destroy(|_, ()| async { Ok(()) })),
+        Mutant::new(
+            "destroy removes whatever the session has",
+            &["destroy::spares_a_later_one"],
+            hooks().destroy(|inner, ()| async move { inner.provider.reap(inner.id()).await }),
+        ),
+        Mutant::new(
+            "a handle follows its session",
+            &["handle::is_bound_to_its_sandbox"],
+            hooks().exec(|inner, request| async move {
+                match inner.exec(request.clone()).await {
+                    Err(e) if e.kind() == ErrorKind::NotFound => {
+                        inner.provider.attach(inner.id()).await?.exec(request).await
+                    }
+                    other => other,
+                }
+            }),
+        ),
+        Mutant::new(
+            "the last handle takes the sandbox along",
+            &["handle::dropping_removes_nothing"],
+            hooks().reap_on_drop(),
+        ),
+    ]
+}

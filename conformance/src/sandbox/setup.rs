@@ -1,0 +1,189 @@
+//! What a provider hands to the suite.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use sandbox::{Capabilities, Error, Provider, SessionId};
+
+use super::Bed;
+use crate::{Case, Factory, Outcome, Probe};
+
+type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Provider>, NoBackend>> + Send + Sync>;
+type Leaks = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Vec<String>> + Send + Sync>;
+type Wrap = Arc<dyn Fn(Arc<dyn Provider>) -> Arc<dyn Provider> + Send + Sync>;
+
+/// Your provider, as the suite takes it.
+///
+/// ```no_run
+/// # use sandbox::{Error, Provider};
+/// # struct MyProvider;
+/// # impl MyProvider { async fn connect() -> Result<std::sync::Arc<dyn Provider>, Error> { todo!() } }
+/// use conformance::sandbox::Setup;
+///
+/// fn main() -> std::process::ExitCode {
+///     let setup = Setup::new("mine", || async { Ok(MyProvider::connect().await?) });
+///     conformance::main(setup.with_image("debian:stable-slim"))
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Setup {
+    name: String,
+    pub(super) image: String,
+    pub(super) connect: Connect,
+    pub(super) leaks: Option<Leaks>,
+    pub(super) wrap: Option<Wrap>,
+    facts: BTreeMap<String, String>,
+    cases: Option<Vec<Case<Self>>>,
+}
+
+/// Why there is no provider to try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoBackend {
+    /// What it needs is not here: shown as such, and a failure only where `CONFORMANCE_REQUIRE` names the backend.
+    Absent {
+        /// What is missing.
+        reason: String,
+        /// What to do about it, such as the variable to set.
+        remedy: String,
+    },
+    /// It is here and does not work: always a failure.
+    Broken(String),
+}
+
+impl NoBackend {
+    /// What it needs is not here.
+    pub fn absent(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::Absent { reason: reason.into(), remedy: remedy.into() }
+    }
+}
+
+impl From<Error> for NoBackend {
+    fn from(error: Error) -> Self {
+        Self::Broken(format!("{error:?}"))
+    }
+}
+
+impl fmt::Display for NoBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent { reason, remedy } => write!(f, "{reason}; {remedy}"),
+            Self::Broken(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl Setup {
+    /// A backend that reports and `CONFORMANCE_REQUIRE` call `name`. `connect` makes a provider, as a process of its own would:
+    /// the suite calls it again for each case, and twice where it wants to see what another process sees.
+    pub fn new<F, Fut>(name: impl Into<String>, connect: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Arc<dyn Provider>, NoBackend>> + Send + 'static,
+    {
+        Self {
+            name: name.into(),
+            image: "host".to_owned(),
+            connect: Arc::new(move || Box::pin(connect())),
+            leaks: None,
+            wrap: None,
+            facts: BTreeMap::new(),
+            cases: None,
+        }
+    }
+
+    /// What sandboxes are made from, `host` unless said otherwise. It needs bash and an ordinary userland.
+    #[must_use]
+    pub fn with_image(mut self, image: impl Into<String>) -> Self {
+        self.image = image.into();
+        self
+    }
+
+    /// Looks for what a session left in the place itself: objects, processes, files. Called after the session was reaped; what
+    /// it names fails the case.
+    #[must_use]
+    pub fn with_leak_check<F, Fut>(mut self, leaks: F) -> Self
+    where
+        F: Fn(SessionId) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Vec<String>> + Send + 'static,
+    {
+        self.leaks = Some(Arc::new(move |session| Box::pin(leaks(session))));
+        self
+    }
+
+    /// Adds a line to the report about the place it ran in, such as a server's version.
+    #[must_use]
+    pub fn with_fact(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.facts.insert(name.into(), value.into());
+        self
+    }
+
+    /// Runs `cases` and not the whole suite.
+    #[must_use]
+    pub fn with_cases(mut self, cases: Vec<Case<Self>>) -> Self {
+        self.cases = Some(cases);
+        self
+    }
+
+    /// Puts a wrapper around every provider. Cleaning up goes past it.
+    #[must_use]
+    pub fn with_wrapper<F>(mut self, wrap: F) -> Self
+    where
+        F: Fn(Arc<dyn Provider>) -> Arc<dyn Provider> + Send + Sync + 'static,
+    {
+        self.wrap = Some(Arc::new(wrap));
+        self
+    }
+}
+
+impl fmt::Debug for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Setup").field("name", &self.name).field("image", &self.image).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Factory for Setup {
+    type Context = Bed;
+    type Claims = Capabilities;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn cases(&self) -> Vec<Case<Self>> {
+        self.cases.clone().unwrap_or_else(super::cases)
+    }
+
+    async fn probe(&self) -> Probe<Capabilities> {
+        match (self.connect)().await {
+            Ok(provider) => {
+                let provider = self.wrap.as_ref().map_or(Arc::clone(&provider), |wrap| wrap(Arc::clone(&provider)));
+                let claims = provider.capabilities();
+                let claimed = serde_json::to_value(claims).and_then(serde_json::from_value).unwrap_or_default();
+                let mut facts = self.facts.clone();
+                facts.insert("image".to_owned(), self.image.clone());
+                facts.insert("provider".to_owned(), crate::short(&provider));
+                Probe::Ready { claims, claimed, facts }
+            }
+            Err(NoBackend::Absent { reason, remedy }) => Probe::Absent { reason, remedy },
+            Err(NoBackend::Broken(reason)) => Probe::Broken(reason),
+        }
+    }
+
+    async fn open(&self, id: &'static str) -> Outcome<Bed> {
+        Bed::open(self, id).await
+    }
+
+    fn trail(&self, bed: &Bed) -> String {
+        bed.trail()
+    }
+
+    async fn close(&self, bed: &Bed) -> Outcome {
+        bed.close().await
+    }
+}

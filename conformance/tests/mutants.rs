@@ -1,0 +1,70 @@
+//! Every case is itself tested: on a wrapper that breaks its rule it fails, and on one that breaks nothing it passes.
+
+mod plain;
+
+use std::collections::BTreeSet;
+
+use conformance::sandbox::mutants::{Mutant, mutants};
+use conformance::sandbox::{Setup, cases};
+use conformance::{Factory, Options, Probe, Verdict};
+use futures::StreamExt;
+
+/// Cases that apply to no backend that the mutants run on: nobody has seen them fail yet.
+const UNPROVED: &[&str] = &[];
+
+fn setup(world: &std::sync::Arc<plain::World>) -> Setup {
+    let world = std::sync::Arc::clone(world);
+    Setup::new("plain", move || {
+        let provider = world.provider();
+        async move { Ok(provider) }
+    })
+}
+
+#[test]
+fn every_case_has_a_mutant_and_every_mutant_a_case() {
+    let ids: BTreeSet<_> = cases().iter().map(|case| case.id).collect();
+    assert_eq!(ids.len(), cases().len(), "two cases have one id");
+    let cited: BTreeSet<_> = mutants().iter().flat_map(|mutant| mutant.cases).copied().collect();
+    let names: BTreeSet<_> = mutants().iter().map(|mutant| mutant.name).collect();
+    assert_eq!(names.len(), mutants().len(), "two mutants have one name");
+    let without: Vec<_> = ids.difference(&cited).filter(|id| !UNPROVED.contains(id)).collect();
+    assert!(without.is_empty(), "cases without a mutant: {without:?}");
+    let strangers: Vec<_> = cited.difference(&ids).collect();
+    assert!(strangers.is_empty(), "mutants name cases that do not exist: {strangers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_mutant_dies_by_the_cases_it_names() {
+    let world = plain::World::new();
+    let setup = setup(&world);
+    let only = std::env::var("MUTANT").unwrap_or_default();
+    let Probe::Ready { claims, .. } = setup.probe().await else { panic!("no backend") };
+    let absent: BTreeSet<_> =
+        cases().iter().filter(|case| case.not_applicable(&claims).is_some()).map(|case| case.id).collect();
+    let unproved: BTreeSet<_> = UNPROVED.iter().copied().collect();
+    assert_eq!(absent, unproved, "the cases that nobody has seen fail");
+    let all = mutants();
+    let runs = all.iter().filter(|mutant| mutant.name.contains(&only)).map(|mutant| {
+        let setup = &setup;
+        async move { (mutant.name, mutant.survivors(setup).await) }
+    });
+    let results: Vec<_> = futures::stream::iter(runs).buffer_unordered(4).collect().await;
+    let mut alive = Vec::new();
+    for (name, survivors) in results {
+        for (id, verdict) in survivors {
+            if !(unproved.contains(&*id) && matches!(verdict, Verdict::NotApplicable(_))) {
+                alive.push(format!("\"{name}\" got past {id}: {verdict:?}"));
+            }
+        }
+    }
+    assert!(alive.is_empty(), "{}", alive.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wrapper_alone_breaks_nothing() {
+    let world = plain::World::new();
+    let report = conformance::run(Mutant::harmless().around(&setup(&world)), Options::default().with_slow()).await;
+    let failed: Vec<_> = report.failures().map(|case| format!("{}\n{}", case.id, case.verdict.text())).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
+    assert!(report.success());
+}

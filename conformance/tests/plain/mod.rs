@@ -1,0 +1,313 @@
+//! A small honest provider for the tests of the suite itself: namespaces by command line, files through `/proc/PID/root`.
+//!
+//! It contains nobody and is no backend: it keeps the contract of whoever is honest, so that a mutant breaks one rule and nothing
+//! else does.
+
+mod files;
+mod run;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::StreamExt;
+use rustix::process::{Pid, Signal};
+use sandbox::{
+    ByteStream, Capabilities, Effect, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite,
+    Networking, Owned, OwnedState, OwnedStream, Process, Provider, ProviderExt, ReadStream, Recreated, Sandbox,
+    SandboxPath, SessionId, SpawnRequest, Spec,
+};
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+
+/// Where sandboxes live: what a machine is to a real backend.
+#[derive(Debug)]
+pub(crate) struct World {
+    base: tempfile::TempDir,
+    locks: Mutex<HashMap<SessionId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl World {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { base: tempfile::tempdir().unwrap(), locks: Mutex::default() })
+    }
+
+    /// A provider as another process would make it.
+    pub(crate) fn provider(self: &Arc<Self>) -> Arc<dyn Provider> {
+        Arc::new(Plain(Arc::clone(self)).checked())
+    }
+
+    fn dir(&self, session: &SessionId) -> PathBuf {
+        self.base.path().join(session.as_str())
+    }
+
+    fn lock(&self, session: &SessionId) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(self.locks.lock().unwrap().entry(session.clone()).or_default())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.base.path()).unwrap().flatten() {
+            if let Some(init) = Init::read(&entry.path()).filter(Init::lives) {
+                let _ = Pid::from_raw(init.pid).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Plain(Arc<World>);
+
+const SETUP: &str = r#"
+set -e
+R=$1 W=$2
+mount -t tmpfs -o mode=755 tmpfs "$R"
+mkdir -p "$R"/{usr,etc,dev/shm,proc,tmp,mnt,run,old} "$R$W"
+chmod 1777 "$R/tmp" "$R/dev/shm"
+mount --rbind /usr "$R/usr"
+for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -a "/$l" "$R/"; done
+cp /etc/{passwd,group,ld.so.cache} "$R/etc/" 2>/dev/null || true
+for f in /etc/hosts /dev/null /dev/zero /dev/full /dev/random /dev/urandom; do touch "$R$f"; mount --bind "$f" "$R$f"; done
+ln -s /proc/self/fd "$R/dev/fd"
+mount -t proc proc "$R/proc"
+cd "$R"; pivot_root . old; umount -l /old; rmdir /old; cd /
+trap '' CHLD
+echo ready
+exec sleep infinity </dev/null >/dev/null 2>&1
+"#;
+
+/// The first process of a sandbox, told from any later one with its number.
+#[derive(Debug, Clone, PartialEq)]
+struct Init {
+    pid: i32,
+    started: String,
+}
+
+impl Init {
+    /// The process `pid`, if it lives.
+    fn of(pid: i32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit(") ").next()?.split(' ');
+        let alive = !matches!(fields.next()?, "Z" | "X");
+        alive.then(|| Self { pid, started: fields.nth(18).unwrap_or_default().to_owned() })
+    }
+
+    fn read(dir: &Path) -> Option<Self> {
+        let text = std::fs::read_to_string(dir.join("init")).ok()?;
+        let (pid, started) = text.split_once(' ')?;
+        Some(Self { pid: pid.parse().ok()?, started: started.to_owned() })
+    }
+
+    fn lives(&self) -> bool {
+        Self::of(self.pid).as_ref() == Some(self)
+    }
+
+    async fn end(&self) -> Result<(), Error> {
+        for _ in 0..1000 {
+            if !self.lives() {
+                return Ok(());
+            }
+            let _ = Pid::from_raw(self.pid).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Err(Error::new(ErrorKind::DeadlineExceeded).with_effect(Effect::Unknown))
+    }
+}
+
+fn fault(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Other).caused_by(error)
+}
+
+impl Plain {
+    fn handle(&self, spec: Spec, init: Init) -> Arc<dyn Sandbox> {
+        Arc::new(Place { world: Arc::clone(&self.0), spec, init })
+    }
+
+    /// The sandbox of `dir`, if it runs.
+    fn running(&self, dir: &Path) -> Option<(Spec, Init)> {
+        let init = Init::read(dir).filter(Init::lives)?;
+        let spec = serde_json::from_slice(&std::fs::read(dir.join("spec")).ok()?).ok()?;
+        Some((spec, init))
+    }
+
+    async fn make(&self, dir: &Path, spec: &Spec) -> Result<Init, Error> {
+        std::fs::create_dir_all(dir.join("root")).map_err(fault)?;
+        std::fs::write(dir.join("spec"), serde_json::to_vec(spec).unwrap()).map_err(fault)?;
+        let workdir = String::from_utf8_lossy(spec.workdir.as_bytes()).into_owned();
+        let mut command = Command::new("/usr/bin/unshare");
+        command.args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]);
+        if spec.networking != Networking::Unrestricted {
+            command.arg("--net");
+        }
+        command.args(["bash", "-c", SETUP, "setup"]);
+        let mut child = command
+            .arg(dir.join("root"))
+            .arg(workdir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(fault)?;
+        let mut ready = [0; 6];
+        let said = child.stdout.as_mut().unwrap().read_exact(&mut ready).await;
+        said.map_err(|e| Error::new(ErrorKind::Unavailable).caused_by(e))?;
+        let pid = run::child_of(child.id().unwrap() as i32).and_then(Init::of).unwrap();
+        std::fs::write(dir.join("init"), format!("{} {}", pid.pid, pid.started)).map_err(fault)?;
+        tokio::spawn(async move { child.wait().await });
+        Ok(pid)
+    }
+}
+
+#[async_trait]
+impl Provider for Plain {
+    fn capabilities(&self) -> Capabilities {
+        let mut claims = Capabilities::default();
+        (claims.files, claims.export, claims.spawn) = (true, true, true);
+        (claims.networking_unrestricted, claims.networking_limited, claims.networking_none) = (true, true, true);
+        claims
+    }
+
+    async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
+        let (lock, dir) = (self.0.lock(&spec.session), self.0.dir(&spec.session));
+        let _held = lock.lock().await;
+        if let Some((made, init)) = self.running(&dir) {
+            if made.fingerprint() != spec.fingerprint() {
+                return Err(Error::new(ErrorKind::SpecMismatch));
+            }
+            return Ok(self.handle(made, init));
+        }
+        let _ = std::fs::remove_dir_all(&dir);
+        let init = self.make(&dir, spec).await?;
+        Ok(self.handle(spec.clone(), init))
+    }
+
+    async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error> {
+        let found = self.running(&self.0.dir(session));
+        found.map(|(spec, init)| self.handle(spec, init)).ok_or_else(|| Error::new(ErrorKind::NotFound))
+    }
+
+    async fn owned(&self) -> Result<OwnedStream, Error> {
+        let names = std::fs::read_dir(self.0.base.path()).map_err(fault)?.flatten();
+        let sessions = names.filter_map(|entry| SessionId::new(entry.file_name().into_string().ok()?).ok());
+        let owned: Vec<_> = sessions.map(|session| Ok(Owned::new(session, OwnedState::Running, ""))).collect();
+        Ok(OwnedStream::new(futures::stream::iter(owned)))
+    }
+
+    async fn reap(&self, session: &SessionId) -> Result<(), Error> {
+        let (lock, dir) = (self.0.lock(session), self.0.dir(session));
+        let _held = lock.lock().await;
+        if let Some(init) = Init::read(&dir) {
+            init.end().await?;
+        }
+        match std::fs::remove_dir_all(&dir) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fault(e)),
+            _ => Ok(()),
+        }
+    }
+
+    async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
+        let sandbox = self.attach(session).await?;
+        let parent = root.parent().map_or(b"/".to_vec(), |p| p.as_bytes().to_vec());
+        let script = b"[[ -e $2 || -L $2 ]] || exit 9; exec tar -C \"$1\" -cf - -- \"$3\"".to_vec();
+        let args = [b"bash".to_vec(), b"-c".to_vec(), script, b"export".to_vec(), parent, root.as_bytes().to_vec()];
+        let args = args.into_iter().chain([root.file_name().to_vec()]);
+        let packed = sandbox.exec(ExecRequest::args(args).with_caps(ExecRequest::MAX_CAP)).await?;
+        match packed.exit_code {
+            0 => Ok(ByteStream::new(futures::stream::once(async move { Ok(packed.stdout.bytes) }))),
+            9 => Err(Error::new(ErrorKind::FileNotFound).at(root.clone())),
+            _ => Err(Error::new(ErrorKind::Other).because(packed.stderr.to_string_lossy())),
+        }
+    }
+}
+
+/// One sandbox.
+#[derive(Debug)]
+struct Place {
+    world: Arc<World>,
+    spec: Spec,
+    init: Init,
+}
+
+impl Place {
+    fn check(&self) -> Result<(), Error> {
+        if self.init.lives() { Ok(()) } else { Err(Error::new(ErrorKind::NotFound)) }
+    }
+
+    /// `result`, unless the sandbox died under it.
+    fn unless_gone<T>(&self, result: T) -> Result<T, Error> {
+        self.check().map(|()| result).map_err(|e| e.with_effect(Effect::Unknown))
+    }
+
+    fn root(&self) -> Result<rustix::fd::OwnedFd, Error> {
+        self.check()?;
+        files::root(self.init.pid)
+    }
+}
+
+#[async_trait]
+impl Sandbox for Place {
+    fn id(&self) -> &SessionId {
+        &self.spec.session
+    }
+
+    fn recreated(&self) -> Option<&Recreated> {
+        None
+    }
+
+    async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
+        self.check()?;
+        let result = run::exec(&self.spec, self.init.pid, request).await?;
+        if result.exit_code == 137 && !result.timed_out {
+            // Whoever killed it may be about to kill everything.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.unless_gone(result)
+    }
+
+    async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
+        self.check()?;
+        run::spawn(&self.spec, self.init.pid, request).await
+    }
+
+    async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
+        files::read(&self.root()?, path, limit)
+    }
+
+    async fn write(&self, file: FileWrite<'_>) -> Result<(), Error> {
+        files::write(&self.root()?, file).await
+    }
+
+    async fn write_many(&self, mut files: FileBatch<'_>) -> Result<(), Error> {
+        let root = self.root()?;
+        let mut index = 0;
+        while let Some(file) = files.next().await {
+            let written = async {
+                file.validate()?;
+                files::write(&root, file).await
+            };
+            written.await.map_err(|e| {
+                let e = e.of_member(index);
+                if index > 0 { e.with_effect(Effect::Partial) } else { e }
+            })?;
+            index += 1;
+        }
+        Ok(())
+    }
+
+    async fn destroy(&self) -> Result<(), Error> {
+        let lock = self.world.lock(&self.spec.session);
+        let _held = lock.lock().await;
+        self.init.end().await?;
+        let dir = self.world.dir(&self.spec.session);
+        if Init::read(&dir).as_ref() == Some(&self.init) {
+            std::fs::remove_dir_all(&dir).map_err(fault)?;
+        }
+        Ok(())
+    }
+}

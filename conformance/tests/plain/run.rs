@@ -1,0 +1,251 @@
+//! Commands, by `nsenter`.
+
+use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use sandbox::{
+    ByteStream, Command, Env, Error, ErrorKind, ExecRequest, ExecResult, Exit, Output, Process, ProcessControl,
+    SandboxPath, SpawnRequest, Spec,
+};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Child;
+use tokio::sync::watch;
+
+/// The first child of `parent`.
+pub(super) fn child_of(parent: i32) -> Option<i32> {
+    let pids = std::fs::read_dir("/proc").ok()?.flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.into_iter().find(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let ppid = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+        ppid == Some(parent)
+    })
+}
+
+fn start(
+    spec: &Spec,
+    init: i32,
+    command: &Command,
+    env: &Env,
+    workdir: Option<&SandboxPath>,
+    stdin: Stdio,
+) -> Result<(Child, Group), Error> {
+    let workdir = workdir.unwrap_or(&spec.workdir);
+    let mut wdns = std::ffi::OsString::from("--wdns=");
+    wdns.push(std::ffi::OsStr::from_bytes(workdir.as_bytes()));
+    let mut nsenter = tokio::process::Command::new("/usr/bin/nsenter");
+    nsenter.args(["--target", &init.to_string(), "--user", "--preserve-credentials", "--mount", "--pid"]).arg(wdns);
+    if spec.networking != sandbox::Networking::Unrestricted {
+        nsenter.arg("--net");
+    }
+    nsenter.args(["--", "/usr/bin/setsid"]);
+    let mut script = None;
+    match command {
+        Command::Shell(text) if text.len() > ExecRequest::MAX_ARG => {
+            static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+            let name = format!("run/text-{}", COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+            let outside = format!("/proc/{init}/root/{name}");
+            std::fs::write(&outside, text).map_err(super::fault)?;
+            nsenter.args(["/usr/bin/bash", &format!("/{name}")]);
+            script = Some(outside);
+        }
+        Command::Shell(text) => {
+            nsenter.args(["/usr/bin/bash", "-c"]).arg(std::ffi::OsStr::from_bytes(text));
+        }
+        Command::Args(args) => {
+            nsenter.args(args.iter().map(|arg| std::ffi::OsStr::from_bytes(arg)));
+        }
+        other => return Err(Error::new(ErrorKind::Unsupported).because(format!("{other:?}"))),
+    }
+    nsenter.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/workspace");
+    for (name, value) in spec.env.iter().chain(env.iter()) {
+        nsenter.env(name, std::ffi::OsStr::from_bytes(value));
+    }
+    nsenter.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let child = nsenter.spawn().map_err(super::fault)?;
+    let pid = child.id().and_then(|id| Pid::from_raw(id as i32)).unwrap();
+    Ok((child, Group { nsenter: pid, armed: true, script }))
+}
+
+/// The processes of one command, killed when it is dropped armed.
+#[derive(Debug)]
+struct Group {
+    nsenter: Pid,
+    armed: bool,
+    script: Option<String>,
+}
+
+impl Group {
+    fn signal(&self, signal: Signal) {
+        let Some(inner) = child_of(self.nsenter.as_raw_nonzero().get()).and_then(Pid::from_raw) else { return };
+        let _ = kill_process_group(inner, signal);
+    }
+
+    fn kill(&self) {
+        let _ = kill_process(self.nsenter, Signal::STOP);
+        if let Some(inner) = child_of(self.nsenter.as_raw_nonzero().get()).and_then(Pid::from_raw) {
+            let _ = kill_process_group(inner, Signal::KILL);
+            let _ = kill_process(inner, Signal::KILL);
+        }
+        let _ = kill_process_group(self.nsenter, Signal::KILL);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if self.armed {
+            self.kill();
+        }
+        if let Some(script) = &self.script {
+            let _ = std::fs::remove_file(script);
+        }
+    }
+}
+
+/// Keeps the head of a stream; goes on draining after its command ended.
+async fn capture(
+    mut from: impl AsyncRead + Unpin + Send + 'static,
+    cap: usize,
+    mut ended: watch::Receiver<bool>,
+) -> Output {
+    let kept = Arc::new(Mutex::new((Vec::new(), 0u64)));
+    let shared = Arc::clone(&kept);
+    let (closed, mut eof) = watch::channel(false);
+    tokio::spawn(async move {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(n @ 1..) = from.read(&mut buffer).await {
+            let mut kept = shared.lock().unwrap();
+            let room = cap.saturating_sub(kept.0.len()).min(n);
+            kept.0.extend_from_slice(&buffer[..room]);
+            kept.1 += n as u64;
+        }
+        let _ = closed.send(true);
+    });
+    let early = tokio::select! {
+        _ = eof.wait_for(|closed| *closed) => true,
+        _ = ended.wait_for(|ended| *ended) => false,
+    };
+    // What the command wrote is in the pipe by now: read until nothing more comes.
+    let mut before = u64::MAX;
+    while !early && before != kept.lock().unwrap().1 {
+        before = kept.lock().unwrap().1;
+        if tokio::time::timeout(Duration::from_millis(25), eof.wait_for(|closed| *closed)).await.is_ok() {
+            break;
+        }
+    }
+    let kept = kept.lock().unwrap();
+    Output::new(kept.0.clone(), kept.1)
+}
+
+fn code(status: std::io::Result<std::process::ExitStatus>) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status.ok().and_then(|s| s.code().or_else(|| s.signal().map(|n| 128 + n))).unwrap_or(137)
+}
+
+pub(super) async fn exec(spec: &Spec, init: i32, request: ExecRequest) -> Result<ExecResult, Error> {
+    let ExecRequest { command, env, workdir, limit, grace, stdout_cap, stderr_cap, .. } = request;
+    let (mut child, mut group) = start(spec, init, &command, &env, workdir.as_ref(), Stdio::null())?;
+    let begun = Instant::now();
+    let (end, ended) = watch::channel(false);
+    let stdout = capture(child.stdout.take().unwrap(), stdout_cap, ended.clone());
+    let stderr = capture(child.stderr.take().unwrap(), stderr_cap, ended);
+    let run = async {
+        let far = Duration::from_secs(1 << 30);
+        let status = match tokio::time::timeout(limit.unwrap_or(far), child.wait()).await {
+            Ok(status) => (code(status), false),
+            Err(_) => {
+                if !grace.is_zero() {
+                    group.signal(Signal::TERM);
+                    let _ = tokio::time::timeout(grace, child.wait()).await;
+                }
+                group.kill();
+                let _ = child.wait().await;
+                (137, true)
+            }
+        };
+        group.armed = false;
+        let elapsed = begun.elapsed();
+        let _ = end.send(true);
+        (status.0, status.1, elapsed)
+    };
+    let ((code, timed_out, elapsed), stdout, stderr) = tokio::join!(run, stdout, stderr);
+    Ok(ExecResult::new(code, timed_out, stdout, stderr, elapsed))
+}
+
+fn stream(from: impl AsyncRead + Unpin + Send + 'static) -> ByteStream {
+    ByteStream::new(futures::stream::unfold(from, |mut from| async move {
+        let mut buffer = vec![0; 1 << 16];
+        match from.read(&mut buffer).await {
+            Ok(0) => None,
+            Ok(n) => Some((Ok(Bytes::copy_from_slice(&buffer[..n])), from)),
+            Err(e) => Some((Err(super::fault(e)), from)),
+        }
+    }))
+}
+
+#[derive(Debug)]
+struct Control {
+    child: Child,
+    group: Group,
+    kill_at: Option<tokio::time::Instant>,
+    exit: Option<Exit>,
+}
+
+#[async_trait]
+impl ProcessControl for Control {
+    async fn signal(&self, signal: sandbox::Signal) -> Result<(), Error> {
+        let named = [
+            (sandbox::Signal::Hangup, Signal::HUP),
+            (sandbox::Signal::Interrupt, Signal::INT),
+            (sandbox::Signal::Quit, Signal::QUIT),
+            (sandbox::Signal::User1, Signal::USR1),
+            (sandbox::Signal::User2, Signal::USR2),
+            (sandbox::Signal::Terminate, Signal::TERM),
+            (sandbox::Signal::Continue, Signal::CONT),
+            (sandbox::Signal::Stop, Signal::STOP),
+        ];
+        match named.iter().find(|(theirs, _)| *theirs == signal) {
+            Some((_, ours)) => {
+                self.group.signal(*ours);
+                if signal == sandbox::Signal::Continue {
+                    let _ = kill_process(self.group.nsenter, Signal::CONT);
+                }
+            }
+            None => self.group.kill(),
+        }
+        Ok(())
+    }
+
+    async fn wait(&mut self) -> Result<Exit, Error> {
+        if let Some(exit) = self.exit {
+            return Ok(exit);
+        }
+        let far = tokio::time::Instant::now() + Duration::from_secs(1 << 30);
+        let exit = match tokio::time::timeout_at(self.kill_at.unwrap_or(far), self.child.wait()).await {
+            Ok(status) => Exit::new(code(status), false),
+            Err(_) => {
+                self.group.kill();
+                let _ = self.child.wait().await;
+                Exit::new(137, true)
+            }
+        };
+        self.group.armed = false;
+        self.exit = Some(exit);
+        Ok(exit)
+    }
+}
+
+pub(super) async fn spawn(spec: &Spec, init: i32, request: SpawnRequest) -> Result<Process, Error> {
+    let stdin = if request.stdin { Stdio::piped() } else { Stdio::null() };
+    let (mut child, group) = start(spec, init, &request.command, &request.env, request.workdir.as_ref(), stdin)?;
+    let stdin = child.stdin.take().map(|stdin| Box::pin(stdin) as _);
+    let (stdout, stderr) = (stream(child.stdout.take().unwrap()), stream(child.stderr.take().unwrap()));
+    let kill_at = request.limit.map(|limit| tokio::time::Instant::now() + limit);
+    let control = Box::new(Control { child, group, kill_at, exit: None });
+    Ok(Process::new(stdin, stdout, stderr, control))
+}
