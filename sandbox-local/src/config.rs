@@ -1,0 +1,123 @@
+//! How a provider is set up.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// How a LocalProvider is set up.
+///
+/// ```
+/// use sandbox_local::LocalConfig;
+///
+/// let config = LocalConfig::default().with_state_dir("/var/tmp/my-sandboxes");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LocalConfig {
+    /// Where everything about the sandboxes is, their files too. Providers with the same directory have the same sandboxes, in one
+    /// process or several; whoever has another one knows nothing of them. It belongs to the caller, with mode 0700, and is made
+    /// if need be.
+    pub state_dir: PathBuf,
+    /// How long making a sandbox may take.
+    pub start_timeout: Duration,
+    /// How long ending and removing a sandbox may take.
+    pub stop_timeout: Duration,
+    /// How long to wait for somebody else who is changing the same session.
+    pub lock_timeout: Duration,
+    /// More trees of this machine that every sandbox sees, read-only and at their own places: toolchains, data. They are shown with all
+    /// that is mounted in them; choose none that holds secrets.
+    pub show: Vec<PathBuf>,
+    /// As root, the first of 65,536 kernel users that sandboxes run as: no sandbox ever runs as kernel user 0. Nobody else may
+    /// use them. Without root, sandboxes run as the caller.
+    pub first_uid: u32,
+    /// Where bounds on memory and processor time come from.
+    pub cgroup: Cgroup,
+}
+
+/// Where the control groups of the sandboxes are made. Without one, bounds on memory and processor time are not claimed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Cgroup {
+    /// Below the caller's own group, where it was delegated to the caller; as root also in the version 1 hierarchies.
+    #[default]
+    Auto,
+    /// Nowhere.
+    Off,
+    /// Below this directory of the version 2 hierarchy, which the caller may write to and which holds no process itself. A caller
+    /// that is not root must itself run below the same delegated directory.
+    At(PathBuf),
+}
+
+impl Default for LocalConfig {
+    /// State in `/var/lib/sandbox-local` as root, else in `/var/tmp/sandbox-local-UID`; 30 seconds for everything.
+    fn default() -> Self {
+        let uid = rustix::process::geteuid();
+        let state_dir = match uid.is_root() {
+            true => PathBuf::from("/var/lib/sandbox-local"),
+            false => PathBuf::from(format!("/var/tmp/sandbox-local-{}", uid.as_raw())),
+        };
+        Self {
+            state_dir,
+            start_timeout: Duration::from_secs(30),
+            stop_timeout: Duration::from_secs(30),
+            lock_timeout: Duration::from_secs(30),
+            show: Vec::new(),
+            first_uid: 0x7000_0000,
+            cgroup: Cgroup::Auto,
+        }
+    }
+}
+
+impl LocalConfig {
+    /// Sets where everything about the sandboxes is.
+    #[must_use]
+    pub fn with_state_dir(mut self, state_dir: impl Into<PathBuf>) -> Self {
+        self.state_dir = state_dir.into();
+        self
+    }
+
+    /// Adds a tree of this machine that every sandbox sees.
+    #[must_use]
+    pub fn with_shown(mut self, tree: impl Into<PathBuf>) -> Self {
+        self.show.push(tree.into());
+        self
+    }
+
+    /// Sets how long making a sandbox may take.
+    #[must_use]
+    pub fn with_start_timeout(mut self, timeout: Duration) -> Self {
+        self.start_timeout = timeout;
+        self
+    }
+
+    /// Sets how long ending and removing a sandbox may take.
+    #[must_use]
+    pub fn with_stop_timeout(mut self, timeout: Duration) -> Self {
+        self.stop_timeout = timeout;
+        self
+    }
+
+    /// Sets how long to wait for somebody else who is changing the same session.
+    #[must_use]
+    pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
+        self
+    }
+
+    /// As root, sets the first of the 65,536 kernel users that sandboxes run as.
+    #[must_use]
+    pub fn with_first_uid(mut self, uid: u32) -> Self {
+        self.first_uid = uid;
+        self
+    }
+
+    /// Sets where bounds on memory and processor time come from.
+    #[must_use]
+    pub fn with_cgroup(mut self, cgroup: Cgroup) -> Self {
+        self.cgroup = cgroup;
+        self
+    }
+}

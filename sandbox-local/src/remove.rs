@@ -1,0 +1,179 @@
+//! Removes a tree that a tenant has filled: any depth, any mode, any name.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat, unlinkat};
+use rustix::io::Errno;
+
+/// How many names of one directory are held at a time.
+const BATCH: usize = 256;
+
+/// A directory on the way down.
+struct Level {
+    /// Its name in its parent.
+    name: CString,
+    /// Directories in it that would not go at once.
+    children: Vec<CString>,
+}
+
+/// Removes `path` and everything below it; what is not there is removed.
+///
+/// Nobody may be at work in the tree any more. Links are never followed and no other file system is entered. It holds two
+/// descriptors, however deep the tree is.
+pub(crate) fn tree(path: &Path, deadline: Instant) -> io::Result<()> {
+    let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let name = CString::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?;
+    let parent = openat(CWD, path.parent().unwrap_or(Path::new(".")), DIRECTORY, Mode::empty())?;
+    let device = match statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(()),
+        Err(e) => return Err(e.into()),
+        Ok(stat) => stat.st_dev,
+    };
+    if remove_at_once(&parent, &name)? {
+        return Ok(());
+    }
+    let mut at = enter(&parent, &name, device)?;
+    let mut levels = vec![Level { name, children: Vec::new() }];
+    while let Some(level) = levels.last_mut() {
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if level.children.is_empty() {
+            level.children = sweep(&at)?;
+        }
+        if let Some(child) = level.children.pop() {
+            at = enter(&at, &child, device)?;
+            levels.push(Level { name: child, children: Vec::new() });
+            continue;
+        }
+        // Nothing is left in it. Its parent is where `..` leads: nobody moves directories about any more.
+        let up = match levels.len() {
+            1 => openat(CWD, path.parent().unwrap_or(Path::new(".")), DIRECTORY, Mode::empty())?,
+            _ => openat(&at, c"..", DIRECTORY, Mode::empty())?,
+        };
+        if let Some(done) = levels.pop() {
+            match unlinkat(&up, &done.name, AtFlags::REMOVEDIR) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        at = up;
+    }
+    Ok(())
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Removes a file or an empty directory; `false` for a directory that is not empty.
+fn remove_at_once(parent: impl AsFd, name: &CStr) -> io::Result<bool> {
+    match unlinkat(&parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(true),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(e) => return Err(e.into()),
+    }
+    match unlinkat(&parent, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Opens a directory to empty it, whatever its mode.
+fn enter(parent: &OwnedFd, name: &CStr, device: u64) -> io::Result<OwnedFd> {
+    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err(io::Error::other("a directory became something else while it was being removed"));
+    }
+    if stat.st_dev != device {
+        return Err(io::Error::other("something is mounted in the tree that is to be removed"));
+    }
+    if stat.st_mode & 0o700 != 0o700 {
+        rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
+    }
+    Ok(openat(parent, name, DIRECTORY, Mode::empty())?)
+}
+
+/// Removes what goes at once; answers some of the directories that did not, and nothing once there are none.
+fn sweep(directory: &OwnedFd) -> io::Result<Vec<CString>> {
+    let mut left = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." || remove_at_once(directory, name)? {
+            continue;
+        }
+        left.push(name.to_owned());
+        if left.len() == BATCH {
+            break;
+        }
+    }
+    Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn hostile_trees() {
+        let base = tempfile::tempdir().unwrap();
+        let outside = base.path().join("outside");
+        std::fs::create_dir(&outside).unwrap();
+        std::fs::write(outside.join("keep"), "x").unwrap();
+        let top = base.path().join("top");
+        std::fs::create_dir_all(top.join("a/b/c")).unwrap();
+        std::fs::write(top.join("a/b/c/f"), "x").unwrap();
+        std::fs::write(top.join("a/\n \\ é"), "x").unwrap();
+        symlink(&outside, top.join("a/link")).unwrap();
+        symlink("/nowhere", top.join("dangling")).unwrap();
+        for i in 0..600 {
+            std::fs::create_dir_all(top.join(format!("many/{i}/x"))).unwrap();
+        }
+        for path in ["a/b/c", "a/b", "a", "many/7", "."] {
+            std::fs::set_permissions(top.join(path), std::fs::Permissions::from_mode(0)).unwrap();
+        }
+        tree(&top, soon()).unwrap();
+        assert!(!top.exists());
+        assert_eq!(std::fs::read_to_string(outside.join("keep")).unwrap(), "x");
+        tree(&top, soon()).unwrap();
+        symlink(&outside, &top).unwrap();
+        tree(&top, soon()).unwrap();
+        assert!(outside.exists() && std::fs::symlink_metadata(&top).is_err());
+    }
+
+    #[test]
+    fn a_tree_deeper_than_any_path() {
+        let base = tempfile::tempdir().unwrap();
+        let top = base.path().join("top");
+        std::fs::create_dir(&top).unwrap();
+        let mut at = openat(CWD, &top, DIRECTORY, Mode::empty()).unwrap();
+        let name = "d".repeat(250);
+        for _ in 0..600 {
+            rustix::fs::mkdirat(&at, name.as_str(), Mode::RWXU).unwrap();
+            at = openat(&at, name.as_str(), DIRECTORY, Mode::empty()).unwrap();
+        }
+        drop(at);
+        tree(&top, soon()).unwrap();
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn a_deadline_ends_it() {
+        let base = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(base.path().join("top/x")).unwrap();
+        let error = tree(&base.path().join("top"), Instant::now()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        tree(&base.path().join("top"), soon()).unwrap();
+    }
+}

@@ -1,0 +1,59 @@
+# shellcheck shell=bash
+# The first process of a sandbox, until it becomes `sleep`.
+#
+# It is fed to `bash --norc --noprofile -p -c`, as the root of the outer user namespace and process 1 of the new pid namespace, with
+# the host's file system still in place. Working directory: the box, which has `fstab`, `tick` (a FIFO that nobody writes to) and
+# `fs`, the root to be. Descriptors: 0 the locked `alive` file, 1 the report, 2 messages for people.
+#
+# Two branches run at once. This process moves into the inner user namespace and becomes `sleep`, with SIGCHLD ignored, so that
+# the kernel reaps orphans. Its child builds the root in the outer one and swaps it in under both, which is why no program of the
+# new root ever runs with the capabilities of the outer namespace: umount alone starts after the swap, and does so through the
+# host's own loader.
+
+mount=$1 pivot_root=$2 unshare=$3 env=$4 sleep=$5 ip=$6 hostname=$7 uid=$8 gid=$9 processes=${10}
+shift 10
+umount=("$@")
+
+build() {
+    local kind comm='' tries
+    if [[ $ip ]]; then
+        "$ip" link set dev lo up &
+    fi
+    if [[ $hostname ]]; then
+        "$hostname" sandbox &
+    fi
+    "$mount" -n -a -T fstab || exit
+    for kind in mnt pid net ipc uts cgroup time; do
+        if [[ -e /proc/sys/user/max_${kind}_namespaces ]]; then
+            echo 0 >"/proc/sys/user/max_${kind}_namespaces" || exit
+        fi
+    done
+    wait
+    exec 4<>tick
+    for ((tries = 0; tries < 20000; tries++)); do
+        read -r comm <"/proc/$init/comm" && [[ $comm == sleep ]] && break
+        read -r -t 0.0005 -u 4
+    done
+    exec 4>&-
+    [[ $comm == sleep ]] || exit
+    cd fs || exit
+    "$pivot_root" . .old || exit
+    cd / || exit
+    "${umount[@]}" -n -l /.old || exit
+    printf 'ready\n'
+}
+
+# This is still the host's /proc: the first field is the pid out there. What this process says of itself is on record before it has
+# made anything.
+read -r stat </proc/self/stat || exit
+init=${stat%% *}
+printf '%s\n' "$stat" >&0 || exit
+echo 1 >/proc/sys/user/max_user_namespaces || exit
+
+build 0</dev/null &
+cd / || exit
+exec 0</dev/null 1>/dev/null 2>/dev/null
+if [[ $processes ]]; then
+    ulimit -u "$processes" || exit
+fi
+exec -c "$unshare" --user --map-user="$uid" --map-group="$gid" "$env" -i --ignore-signal=CHLD "$sleep" infinity

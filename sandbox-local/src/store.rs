@@ -1,0 +1,385 @@
+//! The state directory of one deployment.
+//!
+//! ```text
+//! STATE/              0700, the caller's own
+//!   SESSION/          0700; its name is the session
+//!     lock            held by whoever changes the session
+//!     record          what is known of it; replaced as a whole
+//!     box.NONCE/      one sandbox
+//! ```
+//!
+//! A session is there as soon as its directory is, and gone only when that is: whatever a crash leaves is found by name, without reading
+//! anything. Directories are made outside in, and removed inside out.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
+use sandbox::{Error, ErrorKind, Recreated, SessionId, Spec};
+use serde::{Deserialize, Serialize};
+
+use crate::error::io_error;
+use crate::ident::Identity;
+
+const LOCK: &str = "lock";
+const RECORD: &str = "record";
+const RECORD_BEING_WRITTEN: &str = "record.new";
+const BOX: &str = "box.";
+
+/// What is known of a session's sandbox.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Record {
+    pub(crate) version: u32,
+    /// Tells this sandbox from earlier and later ones of the session.
+    pub(crate) nonce: String,
+    /// Milliseconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) phase: Phase,
+    /// As it was when the sandbox was made.
+    pub(crate) spec: Spec,
+    pub(crate) fingerprint: String,
+    /// The kernel's user and group of everything inside.
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) recreated: Option<Recreated>,
+    /// The run of the machine that it belongs to.
+    pub(crate) boot: String,
+    /// Known once it runs.
+    pub(crate) identity: Option<Identity>,
+}
+
+/// How far a sandbox is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    Starting,
+    Running,
+    Ending,
+}
+
+impl Record {
+    pub(crate) const VERSION: u32 = 1;
+
+    pub(crate) fn created(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.created)
+    }
+}
+
+/// A state directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    root: PathBuf,
+}
+
+/// The right to change one session, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    directory: PathBuf,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens a state directory, and makes it if need be.
+    pub(crate) fn open(root: &Path, uid: u32) -> Result<Self, Error> {
+        let refuse = |rule: &str| {
+            Err(Error::new(ErrorKind::Unavailable).because(format!("state directory {}: {rule}", root.display())))
+        };
+        if !root.is_absolute() {
+            return refuse("it must be an absolute path");
+        }
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(root)
+            .map_err(|e| io_error(format!("cannot make the state directory {}", root.display()), e))?;
+        let root = fs::canonicalize(root).map_err(|e| io_error(format!("cannot read {}", root.display()), e))?;
+        let meta = fs::symlink_metadata(&root).map_err(|e| io_error(format!("cannot read {}", root.display()), e))?;
+        if meta.uid() != uid || meta.mode() & 0o077 != 0 {
+            return refuse(&format!(
+                "it must belong to user {uid} with mode 0700, and has user {} and mode {:04o}",
+                meta.uid(),
+                meta.mode() & 0o7777
+            ));
+        }
+        let mounted = statvfs(&root).map_err(|e| io_error(format!("cannot read {}", root.display()), e))?.f_flag;
+        for (flag, name) in [(StatVfsMountFlags::RDONLY, "read-only"), (StatVfsMountFlags::NOEXEC, "noexec")] {
+            if mounted.contains(flag) {
+                return refuse(&format!("it must not be on a file system that is mounted {name}"));
+            }
+        }
+        Ok(Self { root })
+    }
+
+    /// Waits for the right to change a session; `None` if there is no such session and none is to be made.
+    pub(crate) fn lock(&self, session: &SessionId, make: bool, patience: Duration) -> Result<Option<Guard>, Error> {
+        let directory = self.directory(session);
+        let path = directory.join(LOCK);
+        let failed = |e| io_error(format!("cannot lock {}", path.display()), e);
+        let deadline = Instant::now() + patience;
+        let mut pause = Duration::from_micros(500);
+        loop {
+            if make {
+                match DirBuilder::new().mode(0o700).create(&directory) {
+                    Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
+                    _ => {}
+                }
+            }
+            let file = match OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path) {
+                Ok(file) => file,
+                // The directory is gone: nothing to change, or one to be made anew.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => continue,
+                Err(e) => return Err(failed(e)),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) if is_still(&file, &path) => return Ok(Some(Guard { directory, _lock: file })),
+                // Whoever had it removed the session.
+                Ok(()) => continue,
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(e) => return Err(failed(e.into())),
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::new(ErrorKind::Busy).because(format!("its lock was not free within {patience:?}")));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// What is known of a session; `None` if there is no such session, or nothing legible: a machine that lost its power can leave a
+    /// torn record, and then nothing of that sandbox runs any more.
+    pub(crate) fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u32,
+        }
+        let path = self.directory(session).join(RECORD);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(io_error(format!("cannot read {}", path.display()), e)),
+        };
+        match serde_json::from_slice::<Version>(&bytes) {
+            Ok(Version { version }) if version != Record::VERSION => {
+                Err(Error::new(ErrorKind::Unavailable).because(format!(
+                    "{} is of version {version}, and this program knows version {}",
+                    path.display(),
+                    Record::VERSION
+                )))
+            }
+            _ => Ok(serde_json::from_slice::<Record>(&bytes).ok().filter(|r| r.spec.session == *session)),
+        }
+    }
+
+    /// Whether the session is there at all.
+    pub(crate) fn has(&self, session: &SessionId) -> bool {
+        fs::symlink_metadata(self.directory(session)).is_ok()
+    }
+
+    /// The sessions that are there, in no order.
+    pub(crate) fn sessions(&self) -> Result<impl Iterator<Item = Result<SessionId, Error>> + Send + use<>, Error> {
+        let root = self.root.clone();
+        let failed = move |e| io_error(format!("cannot list {}", root.display()), e);
+        let entries = fs::read_dir(&self.root).map_err(&failed)?;
+        Ok(entries.filter_map(move |entry| match entry {
+            Ok(entry) => SessionId::new(entry.file_name().into_string().ok()?).ok().map(Ok),
+            Err(e) => Some(Err(failed(e))),
+        }))
+    }
+
+    /// The directory of one sandbox.
+    pub(crate) fn box_of(&self, session: &SessionId, nonce: &str) -> PathBuf {
+        self.directory(session).join(format!("{BOX}{nonce}"))
+    }
+
+    fn directory(&self, session: &SessionId) -> PathBuf {
+        self.root.join(session.as_str())
+    }
+}
+
+impl Guard {
+    /// Replaces what is known of the session.
+    pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
+        let (new, path) = (self.directory.join(RECORD_BEING_WRITTEN), self.directory.join(RECORD));
+        let write = || {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&serde_json::to_vec(record)?)?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|e| io_error(format!("cannot write {}", path.display()), e))
+    }
+
+    /// The boxes of the session: at most one, unless something went wrong.
+    pub(crate) fn boxes(&self) -> Result<Vec<PathBuf>, Error> {
+        let failed = |e| io_error(format!("cannot list {}", self.directory.display()), e);
+        let mut boxes = Vec::new();
+        for entry in fs::read_dir(&self.directory).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            if name.to_str().is_some_and(|n| n.starts_with(BOX)) {
+                boxes.push(self.directory.join(name));
+            }
+        }
+        Ok(boxes)
+    }
+
+    /// Removes what is left of a session that has no box any more.
+    pub(crate) fn remove(self) -> Result<(), Error> {
+        let failed = |e| io_error(format!("cannot remove {}", self.directory.display()), e);
+        for name in [RECORD_BEING_WRITTEN, RECORD, LOCK] {
+            match fs::remove_file(self.directory.join(name)) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
+                _ => {}
+            }
+        }
+        match fs::remove_dir(&self.directory) {
+            // Somebody who waits for the lock has just made a new one: it is theirs now.
+            Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => Err(failed(e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether `path` still leads to the open `file`.
+fn is_still(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
+}
+
+/// The nonce in the name of a box.
+pub(crate) fn nonce_of(name: &OsStr) -> Option<&str> {
+    name.to_str()?.strip_prefix(BOX)
+}
+
+/// A fresh nonce.
+pub(crate) fn nonce() -> Result<String, Error> {
+    let mut bytes = [0u8; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::new(ErrorKind::Unavailable).because(format!("no source of randomness: {e}")))?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let directory = tempfile::tempdir().unwrap();
+        let uid = rustix::process::getuid().as_raw();
+        let store = Store::open(&directory.path().join("state"), uid).unwrap();
+        (directory, store)
+    }
+
+    fn id(text: &str) -> SessionId {
+        SessionId::new(text).unwrap()
+    }
+
+    fn record(session: &SessionId) -> Record {
+        let spec = Spec::new(session.clone(), "host");
+        Record {
+            version: Record::VERSION,
+            nonce: nonce().unwrap(),
+            created: 5,
+            phase: Phase::Starting,
+            fingerprint: spec.fingerprint(),
+            spec,
+            uid: 1,
+            gid: 2,
+            recreated: None,
+            boot: "b".into(),
+            identity: None,
+        }
+    }
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn the_state_directory_is_private_or_refused() {
+        let (directory, store) = store();
+        let mode = fs::metadata(&store.root).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o700);
+        let uid = rustix::process::getuid().as_raw();
+        assert!(Store::open(Path::new("relative"), uid).unwrap_err().to_string().contains("absolute"));
+        assert!(Store::open(&store.root, uid + 1).unwrap_err().to_string().contains("must belong to user"));
+        fs::set_permissions(&store.root, fs::Permissions::from_mode(0o710)).unwrap();
+        assert!(Store::open(&store.root, uid).unwrap_err().to_string().contains("mode 0710"));
+        drop(directory);
+    }
+
+    #[test]
+    fn a_record_is_replaced_as_a_whole_and_foreign_ones_do_not_count() {
+        let (_directory, store) = store();
+        let (a, b) = (id("a"), id("b_1"));
+        assert_eq!(store.read(&a).unwrap(), None);
+        let guard = store.lock(&a, true, SOON).unwrap().unwrap();
+        let mut one = record(&a);
+        guard.write(&one).unwrap();
+        one.phase = Phase::Running;
+        guard.write(&one).unwrap();
+        assert_eq!(store.read(&a).unwrap().unwrap(), one);
+        let other = store.lock(&b, true, SOON).unwrap().unwrap();
+        other.write(&one).unwrap();
+        assert_eq!(store.read(&b).unwrap(), None, "the record of another session");
+        fs::write(store.directory(&b).join(RECORD), "{").unwrap();
+        assert_eq!(store.read(&b).unwrap(), None, "a torn record");
+        fs::write(store.directory(&b).join(RECORD), r#"{"version":2,"more":1}"#).unwrap();
+        assert_eq!(store.read(&b).unwrap_err().kind(), ErrorKind::Unavailable);
+        fs::write(store.root.join("Not-a-session"), "").unwrap();
+        let mut all: Vec<_> = store.sessions().unwrap().map(Result::unwrap).collect();
+        all.sort_by(|a, b| a.as_str().cmp(b.as_str()));
+        assert_eq!(all, [a.clone(), b]);
+        guard.remove().unwrap();
+        assert!(!store.has(&a));
+    }
+
+    #[test]
+    fn one_at_a_time_and_a_removed_session_is_locked_anew() {
+        let (_directory, store) = store();
+        let a = id("a");
+        assert!(store.lock(&a, false, SOON).unwrap().is_none());
+        assert!(!store.has(&a), "looking makes nothing");
+        let guard = store.lock(&a, true, SOON).unwrap().unwrap();
+        let busy = store.lock(&a, true, Duration::from_millis(20)).unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+        let waiting = {
+            let (store, a) = (store.clone(), a.clone());
+            std::thread::spawn(move || store.lock(&a, true, SOON).unwrap().unwrap())
+        };
+        std::thread::sleep(Duration::from_millis(50));
+        guard.remove().unwrap();
+        let guard = waiting.join().unwrap();
+        guard.write(&record(&a)).unwrap();
+        assert!(store.read(&a).unwrap().is_some());
+        guard.remove().unwrap();
+        assert!(store.lock(&a, false, SOON).unwrap().is_none());
+    }
+
+    #[test]
+    fn many_at_once_never_meet() {
+        let (_directory, store) = store();
+        let inside = std::sync::atomic::AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for round in 0..30 {
+                        let guard = store.lock(&id("a"), true, SOON).unwrap().unwrap();
+                        assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
+                        guard.write(&record(&id("a"))).unwrap();
+                        inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                        if round % 3 == 0 {
+                            guard.remove().unwrap();
+                        }
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,117 @@
+//! Ends a sandbox and removes its box.
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::Signal;
+use sandbox::{Effect, Error, ErrorKind};
+
+use crate::error::io_error;
+use crate::ident::{self, Identity, Process};
+use crate::remove;
+use crate::start::{ALIVE, is_held, reported};
+
+/// How long an orderly end takes at most; after that the stragglers are looked for.
+const ORDERLY: Duration = Duration::from_millis(30);
+/// How long a process that was just started may take to say who it is; after that it is looked for.
+const SAYS_WHO: Duration = Duration::from_millis(500);
+
+/// Ends what runs in a box and removes it; waits until nothing is left. `identity` is what is known of it, if anything is: a creator that
+/// was killed half-way leaves a box that only speaks for itself.
+pub(crate) fn destroy(path: &Path, identity: Option<&Identity>, deadline: Instant) -> Result<(), Error> {
+    end(path, identity, deadline).and_then(|()| remove::tree(path, deadline)).map_err(|e| {
+        let error = io_error(format!("cannot remove {}", path.display()), e);
+        if error.kind() == ErrorKind::DeadlineExceeded { still_there(path) } else { error.with_effect(Effect::Unknown) }
+    })
+}
+
+fn still_there(path: &Path) -> Error {
+    Error::new(ErrorKind::DeadlineExceeded)
+        .with_effect(Effect::Unknown)
+        .because(format!("something of {} was still there", path.display()))
+}
+
+fn end(path: &Path, identity: Option<&Identity>, deadline: Instant) -> io::Result<()> {
+    let begun = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    let mut inside = identity.and_then(|i| i.namespaces.get("pid").copied());
+    loop {
+        let said = reported(path);
+        let known = identity.map(|i| (i.init, Some(i.parent))).or(said.map(|(init, _)| (init, None)));
+        if let Some((init, _)) = known
+            && inside.is_none()
+            && init.lives()?
+        {
+            inside = ident::namespace(init.pid, "pid")?;
+        }
+        let gone = match known {
+            Some((init, parent)) => kill(init, parent, pause)?,
+            None => true,
+        };
+        if gone && !is_held(path)? && !wake_stragglers(inside)? {
+            return Ok(());
+        }
+        if begun.elapsed() > ORDERLY {
+            wake_stragglers(inside)?;
+        }
+        if begun.elapsed() > SAYS_WHO {
+            kill_holders(path)?;
+        }
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
+
+/// Kills the first process, and with it the whole pid namespace; waits a moment for it, and says whether it is gone.
+fn kill(init: Process, parent: Option<Process>, patience: Duration) -> io::Result<bool> {
+    let Some(fd) = init.open()? else {
+        // Its parent follows it by itself, unless something holds that up.
+        return match parent {
+            Some(parent) => Ok(!parent.lives()?),
+            None => Ok(true),
+        };
+    };
+    match rustix::process::pidfd_send_signal(&fd, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(e) => return Err(e.into()),
+    }
+    let patience = Timespec::try_from(patience.max(Duration::from_millis(5))).ok();
+    match poll(&mut [PollFd::new(&fd, PollFlags::IN)], patience.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(e) => return Err(e.into()),
+    }
+    Ok(!init.lives()?)
+}
+
+/// A pid namespace ends only when every process in it was waited for, and some are waited for by a process outside that has entered
+/// it: one that was stopped, as a tenant can do to it by stopping its child, would hold the end up for ever. Says whether there was one.
+fn wake_stragglers(inside: Option<u64>) -> io::Result<bool> {
+    let Some(inside) = inside else { return Ok(false) };
+    let mut any = false;
+    for pid in ident::processes()? {
+        // Of other people's processes nothing can be seen, and they are none of ours.
+        let Ok(Some(stat)) = ident::stat(pid) else { continue };
+        if matches!(ident::namespace(pid, "pid_for_children"), Ok(Some(inode)) if inode == inside) {
+            any = true;
+            Process { pid, start: stat.start }.signal(Signal::CONT)?;
+        }
+    }
+    Ok(any)
+}
+
+/// Kills whoever holds the lock of a box: what a creator had just started when it was killed itself.
+fn kill_holders(path: &Path) -> io::Result<()> {
+    let alive = path.join(ALIVE);
+    for pid in ident::processes()? {
+        let Ok(Some(stat)) = ident::stat(pid) else { continue };
+        if ident::reads_from(pid, &alive) {
+            Process { pid, start: stat.start }.signal(Signal::KILL)?;
+        }
+    }
+    Ok(())
+}
