@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How a LocalProvider is set up.
+/// How a [`LocalProvider`](crate::LocalProvider) is set up.
 ///
 /// ```
 /// use sandbox_local::LocalConfig;

@@ -1,15 +1,17 @@
 //! Sandboxes on this machine: Linux namespaces, nothing to install
 #![cfg(target_os = "linux")]
-#![allow(dead_code)]
 
 mod argv;
+mod carrier;
 mod config;
 mod error;
 mod fstab;
+mod host;
 mod ident;
 mod parse;
 mod plan;
 mod probe;
+mod provider;
 mod remove;
 mod spawn;
 mod start;
@@ -19,3 +21,5 @@ mod tools;
 mod verify;
 
 pub use config::{Cgroup, LocalConfig};
+pub use probe::Forbidden;
+pub use provider::LocalProvider;

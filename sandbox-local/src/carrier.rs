@@ -1,0 +1,119 @@
+//! Streams to shells inside one sandbox.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::fchown;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use sandbox::{Death, Error, ErrorKind, Networking, SessionId};
+use sandbox_guest::{Carrier, CarrierStream, Closed, FarEnds};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::process::Child;
+use tokio::runtime::Handle;
+
+use crate::argv::{self, Enter, Kernel};
+use crate::error::io_error;
+use crate::host::Host;
+use crate::ident::Identity;
+use crate::spawn::{self, spawn};
+use crate::store::Record;
+
+/// Enters one sandbox, and never a later one of the same session.
+#[derive(Clone)]
+pub(crate) struct LocalCarrier {
+    host: Arc<Host>,
+    session: SessionId,
+    nonce: String,
+    identity: Identity,
+    kernel: Kernel,
+    own_network: bool,
+}
+
+impl LocalCarrier {
+    /// A carrier for the sandbox of a record; `None` if that one does not run yet.
+    pub(crate) fn new(host: Arc<Host>, record: &Record) -> Option<Self> {
+        Some(Self {
+            kernel: host.kernel(&record.nonce),
+            host,
+            session: record.spec.session.clone(),
+            nonce: record.nonce.clone(),
+            identity: record.identity.clone()?,
+            own_network: !matches!(record.spec.networking, Networking::Unrestricted),
+        })
+    }
+
+    /// Starts a shell: everything that blocks.
+    fn enter(&self, runtime: &Handle) -> Result<(Child, [OwnedFd; 3]), Error> {
+        // At every entry: a number that was given away must never be entered.
+        if let Some(death) = self.host.death(&self.session, &self.nonce)? {
+            return Err(Error::new(ErrorKind::NotFound).with_death(death));
+        }
+        let argv = argv::enter(
+            &self.host.tools,
+            &Enter {
+                kernel: self.kernel,
+                parent: self.identity.parent.pid,
+                init: self.identity.init.pid,
+                own_network: self.own_network,
+                join: &[],
+                reset_signals: spawn::ignores_signals(),
+            },
+        );
+        let start = || -> io::Result<_> {
+            let (stdin, to_shell) = io::pipe()?;
+            let (from_shell, stdout) = io::pipe()?;
+            let (from_errors, stderr) = io::pipe()?;
+            let far: [OwnedFd; 3] = [stdin.into(), stdout.into(), stderr.into()];
+            if self.kernel.switch {
+                // So that the shell's user may reopen them through /proc/self/fd.
+                for end in &far {
+                    fchown(end, Some(self.kernel.uid), Some(self.kernel.gid))?;
+                }
+            }
+            let child = spawn(runtime, &argv, Path::new("/"), far.map(Stdio::from))?;
+            Ok((child, [to_shell.into(), from_shell.into(), from_errors.into()]))
+        };
+        start().map_err(|e| io_error("cannot start a shell in the sandbox", e))
+    }
+}
+
+#[async_trait]
+impl Carrier for LocalCarrier {
+    async fn open(&self) -> Result<CarrierStream, Error> {
+        let (runtime, this) = (Handle::current(), self.clone());
+        // It goes on when this future is dropped; then the ends are dropped too, and the shell reads the end of its input.
+        let entered = tokio::task::spawn_blocking(move || this.enter(&runtime)).await;
+        let (mut child, [stdin, stdout, stderr]) =
+            entered.map_err(|e| Error::new(ErrorKind::Other).because("the task that starts a shell ended").caused_by(e))??;
+        let failed = |e| io_error("cannot use the pipes to the shell", e);
+        let stdin = Sender::from_owned_fd(stdin).map_err(failed)?;
+        let stdout = Receiver::from_owned_fd(stdout).map_err(failed)?;
+        let stderr = Receiver::from_owned_fd(stderr).map_err(failed)?;
+        let closed = async move {
+            match child.wait().await {
+                Ok(status) => Closed::new(status.to_string()),
+                Err(e) => Closed::new(e.to_string()),
+            }
+        };
+        Ok(CarrierStream::new(stdin, stdout, stderr, closed))
+    }
+
+    fn far_ends(&self) -> FarEnds {
+        FarEnds::Pipes
+    }
+
+    async fn cause_of_death(&self) -> Option<Death> {
+        let (host, session, nonce) = (Arc::clone(&self.host), self.session.clone(), self.nonce.clone());
+        tokio::task::spawn_blocking(move || host.death(&session, &nonce)).await.ok()?.ok()?
+    }
+}
+
+impl fmt::Debug for LocalCarrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalCarrier").field("session", &self.session).field("nonce", &self.nonce).finish_non_exhaustive()
+    }
+}

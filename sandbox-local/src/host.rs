@@ -1,0 +1,355 @@
+//! This machine as a place for sandboxes. Everything here blocks, with deadlines.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::process::{getegid, geteuid};
+use sandbox::{Death, Error, ErrorKind, Hardening, Networking, Recreated, SessionId, Spec};
+use tokio::process::Child;
+use tokio::runtime::Handle;
+
+use crate::argv::{self, Kernel};
+use crate::config::LocalConfig;
+use crate::error::io_error;
+use crate::plan::{self, Layout};
+use crate::start::{self, Failed, Started, is_held};
+use crate::store::{self, Guard, Phase, Record, Store};
+use crate::tools::Tools;
+use crate::{ident, parse, spawn, teardown};
+
+/// The image that is this machine's own programs.
+const HOST_IMAGE: &str = "host";
+/// The user and group inside, unless the spec says otherwise. Not 0: as user 0, tar wants to give files away and fails.
+const DEFAULT_ID: u32 = 1000;
+/// How many kernel users the sandboxes of root are spread over.
+const USERS: u32 = 65_536;
+
+/// This machine, and the sandboxes of one state directory.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) config: LocalConfig,
+    pub(crate) tools: Tools,
+    pub(crate) store: Store,
+    uid: u32,
+    gid: u32,
+}
+
+/// Whether a sandbox is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    Alive,
+    Dead(Recreated),
+}
+
+/// What a provision found or made.
+pub(crate) struct Provisioned {
+    pub(crate) record: Record,
+    pub(crate) made: Option<Made>,
+}
+
+/// What comes with a sandbox that was just made.
+pub(crate) struct Made {
+    /// Its process here, to be waited for.
+    pub(crate) parent: Child,
+    /// Nobody else changes the session while this is held.
+    pub(crate) guard: Guard,
+}
+
+impl Host {
+    /// Looks at the machine and opens the state directory.
+    pub(crate) fn new(config: LocalConfig) -> Result<Self, Error> {
+        let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+        let refuse = |what: String| Err(Error::new(ErrorKind::Unavailable).because(what));
+        if uid == 0 && (config.first_uid == 0 || config.first_uid.checked_add(USERS).is_none()) {
+            return refuse(format!("first_uid {}: it must be above 0 and leave room for {USERS} users", config.first_uid));
+        }
+        if let Some(tree) = config.show.iter().find(|t| !t.is_absolute()) {
+            return refuse(format!("show {}: it must be an absolute path", tree.display()));
+        }
+        let own = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse::<u32>().ok());
+        if own != Some(std::process::id()) {
+            return refuse("/proc does not show this process by its own number: it must be mounted for this pid namespace".to_owned());
+        }
+        let tools = Tools::find()?;
+        let store = Store::open(&config.state_dir, uid)?;
+        Ok(Self { config, tools, store, uid, gid })
+    }
+
+    /// Who the host's programs run as for a sandbox: as root, a user of the range, spread by the nonce.
+    pub(crate) fn kernel(&self, nonce: &str) -> Kernel {
+        if self.uid != 0 {
+            return Kernel { uid: self.uid, gid: self.gid, switch: false };
+        }
+        let offset = nonce.get(..4).and_then(|n| u32::from_str_radix(n, 16).ok()).unwrap_or(0);
+        let id = self.config.first_uid + offset % USERS;
+        Kernel { uid: id, gid: id, switch: true }
+    }
+
+    /// Finds a sandbox or makes it.
+    pub(crate) fn provision(&self, runtime: &Handle, spec: &Spec) -> Result<Provisioned, Error> {
+        let (uid, gid) = inner_ids(&spec.hardening)?;
+        if let Some(record) = self.adopt(spec)? {
+            return Ok(Provisioned { record, made: None });
+        }
+        let guard = self.store.lock(&spec.session, true, self.config.lock_timeout)?.ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable).because("the state directory was removed at the same time")
+        })?;
+        // Somebody may have made it while this one waited.
+        if let Some(record) = self.adopt(spec)? {
+            return Ok(Provisioned { record, made: None });
+        }
+        let recreated = self.clear(&guard, &spec.session)?;
+        match self.make(runtime, &guard, spec, uid, gid, recreated.clone()) {
+            Ok((record, parent)) => Ok(Provisioned { record, made: Some(Made { parent, guard }) }),
+            Err(error) => {
+                self.unmake(guard, &spec.session, recreated.is_some());
+                Err(error)
+            }
+        }
+    }
+
+    /// The sandbox that is there and lives, if it is the one that is asked for.
+    fn adopt(&self, spec: &Spec) -> Result<Option<Record>, Error> {
+        let Some(record) = self.store.read(&spec.session)? else { return Ok(None) };
+        if record.phase != Phase::Running || self.state(&record)? != State::Alive {
+            return Ok(None);
+        }
+        if record.fingerprint != spec.fingerprint() {
+            return Err(Error::new(ErrorKind::SpecMismatch).because(differences(&record.spec, spec)));
+        }
+        Ok(Some(record))
+    }
+
+    /// Removes what is left of an earlier sandbox; says so if somebody may have used it.
+    fn clear(&self, guard: &Guard, session: &SessionId) -> Result<Option<Recreated>, Error> {
+        let old = self.store.read(session)?;
+        let boxes = guard.boxes()?;
+        let recreated = match &old {
+            // Nobody has seen one that never ran, but it can have stood for another.
+            Some(record) if record.phase == Phase::Starting => record.recreated.clone(),
+            Some(record) if record.phase == Phase::Running => match self.state(record)? {
+                State::Dead(why) => Some(why),
+                State::Alive => None,
+            },
+            Some(_) => None,
+            None if boxes.is_empty() => None,
+            None => Some(Recreated::new(Death::NodeLost, "what was known of it is not legible")),
+        };
+        self.remove_boxes(guard, session, old.as_ref())?;
+        Ok(recreated)
+    }
+
+    fn make(
+        &self,
+        runtime: &Handle,
+        guard: &Guard,
+        spec: &Spec,
+        uid: u32,
+        gid: u32,
+        recreated: Option<Recreated>,
+    ) -> Result<(Record, Child), Error> {
+        let nonce = store::nonce()?;
+        let kernel = self.kernel(&nonce);
+        let image = image(&spec.image)?;
+        let own_network = !matches!(spec.networking, Networking::Unrestricted);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let mut record = Record {
+            version: Record::VERSION,
+            nonce,
+            created: u64::try_from(now.as_millis()).unwrap_or(0),
+            phase: Phase::Starting,
+            fingerprint: spec.fingerprint(),
+            spec: spec.clone(),
+            uid: kernel.uid,
+            gid: kernel.gid,
+            recreated,
+            boot: ident::boot_id(),
+            identity: None,
+        };
+        guard.write(&record)?;
+        let mounts = fs::read("/proc/self/mountinfo").map_err(|e| io_error("cannot read the mounts of this process", e))?;
+        let mounts = parse::mountinfo(&mounts)
+            .ok_or_else(|| Error::new(ErrorKind::Unavailable).because("the mounts of this process are not legible"))?;
+        let layout = Layout {
+            image: image.as_deref(),
+            workdir: path_of(spec.workdir.as_bytes()),
+            read_only: spec.hardening.read_only_root,
+            host_network: !own_network,
+            show: &self.config.show,
+            mounts: &parse::visible(&mounts),
+            uid,
+            gid,
+        };
+        let plan = plan::plan(&layout)?;
+        let path = self.store.box_of(&spec.session, &record.nonce);
+        start::make_box(&path, &plan, kernel)?;
+        let argv = argv::start(
+            &self.tools,
+            &argv::Start {
+                kernel,
+                uid,
+                gid,
+                own_network,
+                processes: spec.hardening.pids.value(),
+                join: &[],
+                reset_signals: spawn::ignores_signals(),
+            },
+        );
+        let deadline = Instant::now() + self.config.start_timeout;
+        let Started { identity, parent } = start::start(runtime, &path, &plan, kernel, &argv, deadline)
+            .map_err(|Failed { error, parent }| {
+                // It is killed with what it started when the box is removed; the runtime waits for it.
+                drop(parent);
+                error
+            })?;
+        if !has_shell(identity.init.pid)? {
+            return Err(Error::new(ErrorKind::ImagePull).because(format!("image {}: it has no program /bin/bash", spec.image)));
+        }
+        record.identity = Some(identity);
+        record.phase = Phase::Running;
+        guard.write(&record)?;
+        Ok((record, parent))
+    }
+
+    /// Removes what a failed attempt left. What cannot be removed stays listed, and the next provision or reap tries again.
+    pub(crate) fn unmake(&self, guard: Guard, session: &SessionId, keep_record: bool) {
+        let removed = self.store.read(session).and_then(|record| self.remove_boxes(&guard, session, record.as_ref()));
+        let result = match removed {
+            // The record says that an earlier sandbox died: the next one to be made has to tell.
+            Ok(()) if keep_record => Ok(()),
+            Ok(()) => guard.remove(),
+            Err(e) => Err(e),
+        };
+        if let Err(error) = result {
+            tracing::warn!(%session, %error, "what a failed provision began is still there");
+        }
+    }
+
+    /// Removes everything of a session, or only the sandbox of that nonce; what is not there is removed.
+    pub(crate) fn reap(&self, session: &SessionId, nonce: Option<&str>) -> Result<(), Error> {
+        let Some(guard) = self.store.lock(session, false, self.config.lock_timeout)? else { return Ok(()) };
+        let record = self.store.read(session)?;
+        if let Some(nonce) = nonce
+            && record.as_ref().is_none_or(|r| r.nonce != nonce)
+        {
+            return Ok(());
+        }
+        if let Some(mut record) = record.clone() {
+            record.phase = Phase::Ending;
+            guard.write(&record)?;
+        }
+        self.remove_boxes(&guard, session, record.as_ref())?;
+        guard.remove()
+    }
+
+    fn remove_boxes(&self, guard: &Guard, session: &SessionId, record: Option<&Record>) -> Result<(), Error> {
+        let deadline = Instant::now() + self.config.stop_timeout;
+        for path in guard.boxes()? {
+            let own = record.filter(|r| self.store.box_of(session, &r.nonce) == path);
+            // A number of an earlier run of the machine says nothing about this one.
+            let identity = own.filter(|r| r.boot == ident::boot_id()).and_then(|r| r.identity.as_ref());
+            teardown::destroy(&path, identity, deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a sandbox that ran still does.
+    pub(crate) fn state(&self, record: &Record) -> Result<State, Error> {
+        let unseen = |e| io_error("cannot see whether the sandbox lives", e);
+        if record.boot != ident::boot_id() {
+            return Ok(State::Dead(Recreated::new(Death::NodeLost, "this machine was restarted")));
+        }
+        let ended = Recreated::new(Death::Ended, "its first process ended");
+        let Some(identity) = &record.identity else { return Ok(State::Dead(ended)) };
+        let held = is_held(&self.store.box_of(&record.spec.session, &record.nonce)).map_err(unseen)?;
+        if held && identity.lives().map_err(unseen)? { Ok(State::Alive) } else { Ok(State::Dead(ended)) }
+    }
+
+    /// Why the sandbox of that nonce is no more; `None` if it lives.
+    pub(crate) fn death(&self, session: &SessionId, nonce: &str) -> Result<Option<Death>, Error> {
+        Ok(match self.store.read(session)? {
+            None => Some(Death::Deleted),
+            Some(record) if record.nonce != nonce => Some(Death::Replaced),
+            Some(record) => match (record.phase, self.state(&record)?) {
+                (Phase::Ending, _) => Some(Death::Deleted),
+                (_, State::Dead(why)) => Some(why.reason),
+                (_, State::Alive) => None,
+            },
+        })
+    }
+}
+
+/// What differs between the spec of a sandbox and the one that is asked for, of what is compared.
+fn differences(is: &Spec, wanted: &Spec) -> String {
+    let mut out = Vec::new();
+    if is.image != wanted.image {
+        out.push(format!("image is {}, not {}", is.image, wanted.image));
+    }
+    if is.workdir != wanted.workdir {
+        out.push(format!("workdir is {}, not {}", is.workdir, wanted.workdir));
+    }
+    if is.networking.name() != wanted.networking.name() {
+        out.push(format!("networking is {}, not {}", is.networking.name(), wanted.networking.name()));
+    }
+    out.join("; ")
+}
+
+/// The user and group inside. One of each exists there, and neither is 0.
+fn inner_ids(hardening: &Hardening) -> Result<(u32, u32), Error> {
+    let refuse = |what: String| Err(Error::new(ErrorKind::Unsupported).because(what));
+    let uid = hardening.run_as_user.unwrap_or(DEFAULT_ID);
+    let gid = hardening.run_as_group.or(hardening.fs_group).unwrap_or(match hardening.run_as_user {
+        Some(uid) => uid,
+        None => DEFAULT_ID,
+    });
+    for (field, id) in [("run_as_user", uid), ("run_as_group", gid)] {
+        if id == 0 {
+            return refuse(format!("hardening {field} 0: a local sandbox has no user or group 0"));
+        }
+    }
+    match hardening.fs_group {
+        Some(group) if group != gid => refuse(format!(
+            "hardening fs_group {group}: a local sandbox has one group, and run_as_group makes it {gid}"
+        )),
+        _ => Ok((uid, gid)),
+    }
+}
+
+/// The directory of an image; `None` for this machine's own programs.
+fn image(image: &str) -> Result<Option<PathBuf>, Error> {
+    if image == HOST_IMAGE {
+        return Ok(None);
+    }
+    if !image.starts_with('/') {
+        return Err(Error::new(ErrorKind::InvalidSpec).because(format!(
+            "image {image}: a local sandbox has the image {HOST_IMAGE}, or the absolute path of a directory with a root file system"
+        )));
+    }
+    let unreadable = |e: std::io::Error| {
+        let kind = if e.kind() == std::io::ErrorKind::PermissionDenied { ErrorKind::Forbidden } else { ErrorKind::ImagePull };
+        Error::new(kind).because(format!("image {image}: {e}"))
+    };
+    let real = fs::canonicalize(image).map_err(unreadable)?;
+    if real == Path::new("/") || !fs::metadata(&real).map_err(unreadable)?.is_dir() {
+        return Err(Error::new(ErrorKind::InvalidSpec)
+            .because(format!("image {image}: it must be a directory other than this machine's own root")));
+    }
+    Ok(Some(real))
+}
+
+fn path_of(bytes: &[u8]) -> &Path {
+    <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).as_ref()
+}
+
+/// Whether a sandbox has the shell that everything inside goes through, links resolved as they are inside.
+fn has_shell(init: i32) -> Result<bool, Error> {
+    let failed = |e| io_error("cannot look into the sandbox", e);
+    let root = File::open(format!("/proc/{init}/root")).map_err(failed)?;
+    match openat2(&root, "bin/bash", OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::IN_ROOT) {
+        Ok(_) => Ok(true),
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => Ok(false),
+        Err(e) => Err(failed(e.into())),
+    }
+}

@@ -1,0 +1,334 @@
+//! The provider and its sandboxes.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use async_trait::async_trait;
+use futures::stream;
+use sandbox::{
+    Capabilities, Checked, Death, Env, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite, Owned,
+    OwnedState, OwnedStream, Process, Provider, ReadStream, Recreated, Sandbox, SandboxPath, SessionId, SpawnRequest, Spec,
+};
+use sandbox_guest::{Guest, GuestConfig};
+use tokio::process::Child;
+use tokio::runtime::Handle;
+use tokio::task::{JoinSet, spawn_blocking};
+
+use crate::carrier::LocalCarrier;
+use crate::config::LocalConfig;
+use crate::host::{Host, Made, Provisioned, State};
+use crate::probe;
+use crate::store::{Phase, Record};
+
+/// Where programs are found inside, unless the spec says otherwise.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// How many sessions are read at a time.
+const PAGE: usize = 64;
+
+/// Sandboxes on this machine.
+///
+/// Its sandboxes survive it, and the process: any other provider with the same state directory finds them. (They do not survive a
+/// service manager that kills everything its service has started.)
+#[derive(Debug, Clone)]
+pub struct LocalProvider {
+    checked: Checked<Local>,
+}
+
+impl LocalProvider {
+    /// Looks at the machine and opens the state directory.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` or `Forbidden`, naming what is missing or not as it must be. Whether the kernel lets sandboxes be made is seen at the
+    /// first provision, or by [`probe`](Self::probe).
+    pub fn new(config: LocalConfig) -> Result<Self, Error> {
+        let host = Arc::new(Host::new(config)?);
+        Ok(Self { checked: Checked::new(Local { host, live: Mutex::default(), parents: Mutex::default() }) })
+    }
+
+    /// Tries whether this machine lets sandboxes be made. It makes none.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable`, with a [`Forbidden`](crate::Forbidden) as its source that says what forbids it and what would help.
+    pub async fn probe(&self) -> Result<(), Error> {
+        self.checked.inner().probe().await
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Provider for LocalProvider {
+    fn capabilities(&self) -> Capabilities {
+        self.checked.capabilities()
+    }
+
+    async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
+        self.checked.provision(spec).await
+    }
+
+    async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error> {
+        self.checked.attach(session).await
+    }
+
+    async fn owned(&self) -> Result<OwnedStream, Error> {
+        self.checked.owned().await
+    }
+
+    async fn reap(&self, session: &SessionId) -> Result<(), Error> {
+        self.checked.reap(session).await
+    }
+
+    async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
+        self.checked.export(session, root).await
+    }
+}
+
+/// The provider itself, behind the checks.
+struct Local {
+    host: Arc<Host>,
+    /// One for each sandbox that somebody has a handle of, so that they share its streams.
+    live: Mutex<HashMap<SessionId, Weak<Live>>>,
+    /// Waits for the processes of this process's sandboxes when they end.
+    parents: Mutex<JoinSet<()>>,
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").field("state_dir", &self.host.config.state_dir).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs what blocks where it may. When the future is dropped it goes on to its end, in the background.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|e| Err(Error::new(ErrorKind::Other).because("a background task ended early").caused_by(e)))
+}
+
+impl Local {
+    async fn probe(&self) -> Result<(), Error> {
+        let kernel = self.host.kernel("0001");
+        probe::probe(&Handle::current(), &self.host.tools, kernel).await
+    }
+
+    /// The handle of the sandbox of a record.
+    fn handle(&self, record: Record) -> Result<Arc<Live>, Error> {
+        let mut live = lock(&self.live);
+        live.retain(|_, l| l.strong_count() > 0);
+        if let Some(known) = live.get(&record.spec.session).and_then(Weak::upgrade)
+            && known.nonce == record.nonce
+        {
+            return Ok(known);
+        }
+        let made = Arc::new(Live::new(Arc::clone(&self.host), record)?);
+        live.insert(made.session.clone(), Arc::downgrade(&made));
+        Ok(made)
+    }
+
+    fn wait_for(&self, mut child: Child) {
+        let mut parents = lock(&self.parents);
+        while parents.try_join_next().is_some() {}
+        parents.spawn(async move {
+            let _ = child.wait().await;
+        });
+    }
+
+    /// The sandbox of a session, if it runs.
+    async fn find(&self, session: &SessionId) -> Result<Arc<Live>, Error> {
+        let (host, id) = (Arc::clone(&self.host), session.clone());
+        let record = blocking(move || {
+            let absent = || Error::new(ErrorKind::NotFound);
+            let Some(record) = host.store.read(&id)? else { return Err(absent()) };
+            match record.phase {
+                Phase::Starting => Err(absent().because("it is being made")),
+                Phase::Ending => Err(absent().because("it is being removed").with_death(Death::Deleted)),
+                Phase::Running => match host.state(&record)? {
+                    State::Alive => Ok(record),
+                    State::Dead(why) => Err(absent().because(why.detail).with_death(why.reason)),
+                },
+            }
+        })
+        .await?;
+        self.handle(record)
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Provider for Local {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::default();
+        capabilities.spawn = true;
+        capabilities.networking_unrestricted = true;
+        capabilities.networking_limited = true;
+        capabilities.networking_none = true;
+        capabilities.pids_limit = true;
+        capabilities.cap_drop = true;
+        capabilities.read_only_root = true;
+        capabilities.run_as_user = true;
+        capabilities
+    }
+
+    async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
+        let (host, runtime, wanted) = (Arc::clone(&self.host), Handle::current(), spec.clone());
+        let Provisioned { record, made } = match blocking(move || host.provision(&runtime, &wanted)).await {
+            // Perhaps the machine forbids it altogether: then say what.
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                self.probe().await?;
+                return Err(error);
+            }
+            other => other?,
+        };
+        let live = self.handle(record)?;
+        if let Some(Made { parent, guard }) = made {
+            self.wait_for(parent);
+            if let Err(error) = live.guest.warm_up().await {
+                let (host, session, keep) = (Arc::clone(&self.host), spec.session.clone(), live.recreated.is_some());
+                blocking(move || {
+                    host.unmake(guard, &session, keep);
+                    Ok(())
+                })
+                .await?;
+                return Err(error);
+            }
+        }
+        Ok(live)
+    }
+
+    async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error> {
+        Ok(self.find(session).await?)
+    }
+
+    async fn owned(&self) -> Result<OwnedStream, Error> {
+        let host = Arc::clone(&self.host);
+        let sessions = blocking(move || host.store.sessions()).await?;
+        let host = Arc::clone(&self.host);
+        let pages = stream::try_unfold(Some(sessions), move |sessions| {
+            let host = Arc::clone(&host);
+            async move {
+                let Some(mut sessions) = sessions else { return Ok::<_, Error>(None) };
+                let page = move || {
+                    let mut page = Vec::with_capacity(PAGE);
+                    for session in sessions.by_ref().take(PAGE) {
+                        page.push(session.and_then(|s| describe(&host, s)));
+                    }
+                    let rest = (page.len() == PAGE).then_some(sessions);
+                    Ok((stream::iter(page), rest))
+                };
+                blocking(page).await.map(Some)
+            }
+        });
+        Ok(OwnedStream::new(futures::TryStreamExt::try_flatten(pages)))
+    }
+
+    async fn reap(&self, session: &SessionId) -> Result<(), Error> {
+        let (host, id) = (Arc::clone(&self.host), session.clone());
+        blocking(move || host.reap(&id, None)).await?;
+        let live = lock(&self.live).get(session).and_then(Weak::upgrade);
+        if let Some(live) = live {
+            live.guest.close_idle();
+        }
+        Ok(())
+    }
+
+    async fn export(&self, _session: &SessionId, _root: &SandboxPath) -> Result<ExportStream, Error> {
+        Err(Error::new(ErrorKind::Unsupported).because("export"))
+    }
+}
+
+/// What is there of a session, as far as it can be told from its record and its processes.
+fn describe(host: &Host, session: SessionId) -> Result<Owned, Error> {
+    let Some(record) = host.store.read(&session)? else { return Ok(Owned::new(session, OwnedState::Unknown, "")) };
+    let state = match record.phase {
+        Phase::Starting => OwnedState::Starting,
+        Phase::Ending => OwnedState::Ending,
+        Phase::Running => match host.state(&record)? {
+            State::Alive => OwnedState::Running,
+            State::Dead(_) => OwnedState::Ended,
+        },
+    };
+    Ok(Owned::new(session, state, record.nonce.clone()).created_at(record.created()))
+}
+
+/// One running sandbox.
+struct Live {
+    host: Arc<Host>,
+    session: SessionId,
+    nonce: String,
+    recreated: Option<Recreated>,
+    guest: Guest,
+}
+
+impl Live {
+    fn new(host: Arc<Host>, record: Record) -> Result<Self, Error> {
+        let carrier = LocalCarrier::new(Arc::clone(&host), &record)
+            .ok_or_else(|| Error::new(ErrorKind::NotFound).because("it does not run"))?;
+        let mut env = Env::new().with("PATH", PATH)?.with("HOME", record.spec.workdir.as_bytes().to_vec())?;
+        for (name, value) in record.spec.env.iter() {
+            env.set(name, value.clone())?;
+        }
+        let config = GuestConfig::new(record.spec.workdir).with_env(env);
+        Ok(Self {
+            host,
+            session: record.spec.session,
+            nonce: record.nonce,
+            recreated: record.recreated,
+            guest: Guest::new(Arc::new(carrier), config),
+        })
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalSandbox").field("session", &self.session).field("nonce", &self.nonce).finish_non_exhaustive()
+    }
+}
+
+fn not_yet<T>(what: &str) -> Result<T, Error> {
+    Err(Error::new(ErrorKind::Unsupported).because(what))
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Sandbox for Live {
+    fn id(&self) -> &SessionId {
+        &self.session
+    }
+
+    fn recreated(&self) -> Option<&Recreated> {
+        self.recreated.as_ref()
+    }
+
+    async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
+        self.guest.exec(request).await
+    }
+
+    async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
+        self.guest.spawn(request).await
+    }
+
+    async fn read(&self, _path: &SandboxPath, _limit: u64) -> Result<ReadStream, Error> {
+        not_yet("read")
+    }
+
+    async fn write(&self, _file: FileWrite<'_>) -> Result<(), Error> {
+        not_yet("write")
+    }
+
+    async fn write_many(&self, _files: FileBatch<'_>) -> Result<(), Error> {
+        not_yet("write_many")
+    }
+
+    async fn destroy(&self) -> Result<(), Error> {
+        let (host, session, nonce) = (Arc::clone(&self.host), self.session.clone(), self.nonce.clone());
+        blocking(move || host.reap(&session, Some(&nonce))).await?;
+        self.guest.close_idle();
+        Ok(())
+    }
+}
