@@ -1,0 +1,1 @@
+//! One idea per file; run one with `cargo run --example NAME`.

@@ -1,0 +1,88 @@
+//! Shows an untrusted job run in a sandbox on this machine: files in, a result out, a deadline that fires, an escape that fails.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example talks")]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use sandbox::{ExecRequest, Networking, Provider, Sandbox, SandboxExt, SandboxPath, SessionId, Spec};
+use sandbox_local::{LocalConfig, LocalProvider};
+
+/// What somebody sent us to run. It draws a picture from the numbers in `input.txt`; it could be anything.
+const JOB: &str = r#"
+read -r width height depth < input.txt
+awk -v w="$width" -v h="$height" -v d="$depth" 'BEGIN {
+    ink = " .:-=+*#%@"
+    for (row = 0; row < h; row++) {
+        line = ""
+        for (column = 0; column < w; column++) {
+            a = column / w * 3.2 - 2.3; b = row / h * 2.4 - 1.2; x = y = 0
+            for (n = 0; n < d && x * x + y * y < 4; n++) { t = x * x - y * y + a; y = 2 * x * y + b; x = t }
+            line = line substr(ink, n == d ? 10 : n % 9 + 1, 1)
+        }
+        print line
+    }
+}' > picture.txt
+"#;
+
+/// What somebody else sent us. Each line tries something that must fail.
+const ESCAPE: &str = r#"
+try() { if eval "$2" 2>/dev/null; then echo "OUT $1"; else echo "held $1"; fi; }
+try "read the host's passwords"      'cat /etc/shadow'
+try "change the host's programs"     'echo x > /usr/bin/bash'
+try "see the host's processes"       '[ "$(ls -d /proc/[0-9]* | wc -l)" -gt 20 ]'
+try "become root of a new namespace" 'unshare --user --map-root-user true'
+try "mount something"                'mount -t tmpfs none /mnt'
+try "reach the network"              'exec 3<>/dev/tcp/1.1.1.1/53'
+"#;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quickstart: {error}");
+            let mut cause = std::error::Error::source(&error);
+            while let Some(reason) = cause {
+                eprintln!("  because {reason}");
+                cause = reason.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), sandbox::Error> {
+    let begun = Instant::now();
+    let provider = LocalProvider::new(LocalConfig::default())?;
+    let spec = Spec::new(SessionId::generate(), "host").with_networking(Networking::None);
+    let sandbox = provider.provision(&spec).await?;
+    println!("A sandbox for {} after {:.0?}.\n", spec.session, begun.elapsed());
+
+    let result = try_it(&*sandbox).await;
+
+    let begun = Instant::now();
+    provider.reap(&spec.session).await?;
+    result?;
+    println!("Reaped in {:.0?}: no process, no mount and no file is left.", begun.elapsed());
+    Ok(())
+}
+
+async fn try_it(sandbox: &dyn Sandbox) -> Result<(), sandbox::Error> {
+    let at = |name: &str| SandboxPath::new(format!("/workspace/{name}"));
+    sandbox.write_bytes(&at("input.txt")?, "76 24 90\n").await?;
+    let job = sandbox.exec(ExecRequest::shell(JOB).with_limit(Duration::from_secs(20))).await?;
+    println!("{}", sandbox.read_to_string(&at("picture.txt")?, 1 << 20).await?);
+    println!("The job drew that in {:.0?} and ended with code {}.\n", job.elapsed, job.exit_code);
+
+    let greedy = ExecRequest::shell("while :; do :; done").with_limit(Duration::from_millis(500));
+    let result = sandbox.exec(greedy).await?;
+    println!("A job that never ends: timed out: {}, after {:.0?} of 500ms.\n", result.timed_out, result.elapsed);
+
+    println!("A job that wants out:");
+    let result = sandbox.exec(ExecRequest::shell(ESCAPE).with_limit(Duration::from_secs(10))).await?;
+    for line in result.stdout.to_string_lossy().lines() {
+        println!("  {line}");
+    }
+    println!();
+    Ok(())
+}
