@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::beds::{Bed, Kind};
 use crate::check::Gate;
 use crate::error::{Context as _, Error, Result};
+use crate::host::{Debian, Host};
 use crate::k8s::Cluster;
 use crate::k8s::binaries::DEFAULT_VERSION;
 use crate::k8s::fault::Fault;
@@ -88,6 +89,18 @@ pub(crate) enum Up {
         #[arg(long, default_value = DEFAULT_VERSION)]
         k8s: String,
     },
+    /// A systemd host in namespaces.
+    Host {
+        /// What to call it; several live side by side.
+        #[arg(long, default_value = "host")]
+        name: String,
+        /// The release of Debian.
+        #[arg(long, default_value = "12")]
+        debian: Debian,
+        /// SOURCE:TARGET: show a folder of this machine inside, read-only (may be given several times).
+        #[arg(long)]
+        bind: Vec<String>,
+    },
 }
 
 impl Command {
@@ -106,6 +119,11 @@ impl Command {
             Self::Up(Up::K8s { name, k8s }) => {
                 let cluster = Cluster::up(&place, &name, &k8s)?;
                 print_env(&cluster);
+                return Ok(ExitCode::SUCCESS);
+            }
+            Self::Up(Up::Host { name, debian, bind }) => {
+                Host::up(&place, &name, debian, &bind)?;
+                println!("cargo testbed exec {name} systemctl status");
                 return Ok(ExitCode::SUCCESS);
             }
             Self::Down { names } => return down(&place, &names),
@@ -179,7 +197,8 @@ fn exec(place: &Place, name: &str, command: &[OsString]) -> Result<ExitCode> {
             child.args(&command[1..]).env("KUBECONFIG", cluster.kubeconfig()).env("PATH", path);
             child
         }
-        Kind::Host | Kind::Vm => return Err(Error::new("not yet")),
+        Kind::Host => Host::open(place, name)?.command(command)?,
+        Kind::Vm => return Err(Error::new("not yet")),
     };
     let status = child.status().doing(|| format!("run {}", command[0].display()))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))

@@ -11,6 +11,7 @@ mod check;
 mod cli;
 mod diagnosis;
 mod error;
+mod host;
 mod images;
 mod k8s;
 mod leak;

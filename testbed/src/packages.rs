@@ -46,6 +46,18 @@ pub(crate) const FOR_K8S: &[Need] = &[
     need("/usr/include/stdio.h", "libc6-dev"),
 ];
 
+/// What a systemd host in namespaces is made with.
+pub(crate) const FOR_HOST: &[Need] = &[
+    need("mmdebstrap", "mmdebstrap"),
+    need("systemd-nspawn", "systemd-container"),
+    need("busybox", "busybox-static"),
+    need("bash-static", "bash-static"),
+    need("ip", "iproute2"),
+    need("tar", "tar"),
+    need("cc", "gcc"),
+    need("/usr/include/stdio.h", "libc6-dev"),
+];
+
 /// Makes sure that all of `needs` are there.
 pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     let missing = missing(needs);

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use crate::beds::Bed;
 use crate::error::{Context as _, Error, Result};
+use crate::host::{self, Debian, Host};
 use crate::k8s::binaries::DEFAULT_VERSION;
 use crate::k8s::{self, Cluster};
 use crate::leak::Snapshot;
@@ -21,6 +22,10 @@ use crate::tally::{Checks, Counts, Tally};
 pub(crate) enum Subject {
     /// A cluster.
     K8s,
+    /// A systemd host in namespaces, Debian 12.
+    Host12,
+    /// A systemd host in namespaces, Debian 13.
+    Host13,
     /// Nothing is left after `down`, also when the tool was killed.
     Leaks,
 }
@@ -68,6 +73,8 @@ pub(crate) fn run(subject: Subject, slow: bool, tally: &mut Tally) -> Result<()>
             drop(guard);
             Ok(())
         }
+        Subject::Host12 => host(&place, Debian::Bookworm, tally),
+        Subject::Host13 => host(&place, Debian::Trixie, tally),
         Subject::Leaks => leaks(&place, tally),
     }
 }
@@ -83,6 +90,25 @@ pub(crate) fn cluster(place: &Place, name: &str, tally: &mut Tally) -> Result<Op
         Ok(())
     })?;
     Ok(cluster)
+}
+
+fn host(place: &Place, debian: Debian, tally: &mut Tally) -> Result<()> {
+    const NAME: &str = "smokeh";
+    let guard = Guard::new(place, NAME)?;
+    let started = Instant::now();
+    let rootfs = host::prepare(place, debian)?;
+    tally.push(format!("root file systems of {}, made or cached", debian.suite()), Counts::default(), started);
+    let mut up = None;
+    let bind = host::smoke::bind()?;
+    Checks::of(format!("host {}", debian.suite()), tally).run("a host comes up", || {
+        up = Some(Host::up(place, NAME, debian, &[bind])?);
+        Ok(())
+    })?;
+    if let Some(host) = up {
+        host::smoke::run(&host, &rootfs, tally)?;
+    }
+    drop(guard);
+    Ok(())
 }
 
 fn leaks(place: &Place, tally: &mut Tally) -> Result<()> {
