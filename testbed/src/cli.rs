@@ -1,13 +1,15 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::beds::{Bed, Kind};
 use crate::check::Gate;
-use crate::error::{Context as _, Error, Result};
+use crate::error::{Context as _, Result};
+use crate::host::vm::Vm;
 use crate::host::{Debian, Host};
 use crate::k8s::Cluster;
 use crate::k8s::binaries::DEFAULT_VERSION;
@@ -56,6 +58,8 @@ pub(crate) enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
+    /// Copy a program into a virtual machine.
+    Put { name: String, source: PathBuf, target: String },
     /// Try every piece of a bed: make one, test it, remove it, see that nothing is left.
     Smoke {
         #[arg(required = true)]
@@ -101,6 +105,15 @@ pub(crate) enum Up {
         #[arg(long)]
         bind: Vec<String>,
     },
+    /// A systemd host as a virtual machine: slow, with a kernel of its own.
+    Vm {
+        /// What to call it; several live side by side.
+        #[arg(long, default_value = "vm")]
+        name: String,
+        /// The release of Debian.
+        #[arg(long, default_value = "12")]
+        debian: Debian,
+    },
 }
 
 impl Command {
@@ -124,6 +137,15 @@ impl Command {
             Self::Up(Up::Host { name, debian, bind }) => {
                 Host::up(&place, &name, debian, &bind)?;
                 println!("cargo testbed exec {name} systemctl status");
+                return Ok(ExitCode::SUCCESS);
+            }
+            Self::Up(Up::Vm { name, debian }) => {
+                Vm::up(&place, &name, debian)?;
+                println!("cargo testbed exec {name} systemctl status");
+                return Ok(ExitCode::SUCCESS);
+            }
+            Self::Put { name, source, target } => {
+                Vm::open(&place, &name)?.put(&source, &target)?;
                 return Ok(ExitCode::SUCCESS);
             }
             Self::Down { names } => return down(&place, &names),
@@ -198,7 +220,7 @@ fn exec(place: &Place, name: &str, command: &[OsString]) -> Result<ExitCode> {
             child
         }
         Kind::Host => Host::open(place, name)?.command(command)?,
-        Kind::Vm => return Err(Error::new("not yet")),
+        Kind::Vm => Vm::open(place, name)?.command(command),
     };
     let status = child.status().doing(|| format!("run {}", command[0].display()))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))

@@ -58,6 +58,18 @@ pub(crate) const FOR_HOST: &[Need] = &[
     need("/usr/include/stdio.h", "libc6-dev"),
 ];
 
+/// What a virtual machine is made with.
+pub(crate) const FOR_VM: &[Need] = &[
+    need("mmdebstrap", "mmdebstrap"),
+    need("mkfs.ext4", "e2fsprogs"),
+    need("ssh", "openssh-client"),
+    need("ssh-keygen", "openssh-client"),
+    need("busybox", "busybox-static"),
+    need("bash-static", "bash-static"),
+    need("cc", "gcc"),
+    need("/usr/include/stdio.h", "libc6-dev"),
+];
+
 /// Makes sure that all of `needs` are there.
 pub(crate) fn ensure(needs: &[Need]) -> Result<()> {
     let missing = missing(needs);

@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use crate::beds::Bed;
 use crate::error::{Context as _, Error, Result};
+use crate::host::vm::Vm;
 use crate::host::{self, Debian, Host};
 use crate::k8s::binaries::DEFAULT_VERSION;
 use crate::k8s::{self, Cluster};
@@ -26,6 +27,10 @@ pub(crate) enum Subject {
     Host12,
     /// A systemd host in namespaces, Debian 13.
     Host13,
+    /// A systemd host as a virtual machine, Debian 12.
+    Vm12,
+    /// A systemd host as a virtual machine, Debian 13.
+    Vm13,
     /// Nothing is left after `down`, also when the tool was killed.
     Leaks,
 }
@@ -75,6 +80,8 @@ pub(crate) fn run(subject: Subject, slow: bool, tally: &mut Tally) -> Result<()>
         }
         Subject::Host12 => host(&place, Debian::Bookworm, tally),
         Subject::Host13 => host(&place, Debian::Trixie, tally),
+        Subject::Vm12 => vm(&place, Debian::Bookworm, slow, tally),
+        Subject::Vm13 => vm(&place, Debian::Trixie, slow, tally),
         Subject::Leaks => leaks(&place, tally),
     }
 }
@@ -106,6 +113,24 @@ fn host(place: &Place, debian: Debian, tally: &mut Tally) -> Result<()> {
     })?;
     if let Some(host) = up {
         host::smoke::run(&host, &rootfs, tally)?;
+    }
+    drop(guard);
+    Ok(())
+}
+
+fn vm(place: &Place, debian: Debian, slow: bool, tally: &mut Tally) -> Result<()> {
+    const NAME: &str = "smokev";
+    let guard = Guard::new(place, NAME)?;
+    let started = Instant::now();
+    host::vm::prepare(place, debian)?;
+    tally.push(format!("disks of {}, made or cached", debian.suite()), Counts::default(), started);
+    let mut up = None;
+    Checks::of(format!("vm {}", debian.suite()), tally).run("a virtual machine comes up", || {
+        up = Some(Vm::up(place, NAME, debian)?);
+        Ok(())
+    })?;
+    if let Some(vm) = up {
+        host::smoke::run_vm(&vm, slow, tally)?;
     }
     drop(guard);
     Ok(())

@@ -2,6 +2,7 @@
 
 pub(crate) mod rootfs;
 pub(crate) mod smoke;
+pub(crate) mod vm;
 
 use std::ffi::OsString;
 use std::fs;

@@ -10,10 +10,10 @@ use crate::place::{Place, digest, lock, make_dir, write};
 use crate::process::Task;
 
 /// What a node inside a host is made of: a machine or a container.
-const NODE: &str = "systemd,systemd-sysv,dbus,kmod,iproute2,procps,ca-certificates,runc,containerd,iptables,nftables,\
+pub(crate) const NODE: &str = "systemd,systemd-sysv,dbus,kmod,iproute2,procps,ca-certificates,runc,containerd,iptables,nftables,\
 conntrack,socat,ethtool,busybox-static";
 /// What a host has besides.
-const HOST: &str = "systemd-container,libnss-mymachines,udev,iputils-ping,less,podman,crun";
+pub(crate) const HOST: &str = "systemd-container,libnss-mymachines,udev,iputils-ping,less,podman,crun";
 
 /// Where the pieces of one suite are.
 #[derive(Debug, Clone)]
@@ -63,7 +63,8 @@ fn archive(path: &Path, suite: &str, packages: &str) -> Result<()> {
     rename(&new, path)
 }
 
-fn unpack(tar: &Path, dir: &Path) -> Result<()> {
+/// Unpacks an archive into a fresh folder.
+pub(crate) fn unpack(tar: &Path, dir: &Path) -> Result<()> {
     Task::new("rm", Duration::from_secs(60)).args(["-rf", "--"]).args([dir]).stdout()?;
     make_dir(dir)?;
     let task = Task::new("tar", Duration::from_secs(300)).args(["-C"]).args([dir]).args(["-xpf"]).args([tar]);
