@@ -136,6 +136,7 @@ fn vm(place: &Place, debian: Debian, slow: bool, tally: &mut Tally) -> Result<()
     Ok(())
 }
 
+/// Makes beds of its own and sees that nothing is left of them.
 fn leaks(place: &Place, tally: &mut Tally) -> Result<()> {
     const NAME: &str = "leak";
     let guard = Guard::new(place, NAME)?;

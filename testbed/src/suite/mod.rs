@@ -1,5 +1,6 @@
 //! Every test of the workspace, built once: as whoever runs this, and as root once more as an ordinary user.
 
+mod beds;
 mod build;
 
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use self::beds::{Beds, InHost};
 use self::build::{Built, TestBinary};
 use crate::error::{Error, Result};
 use crate::metadata::{Metadata, cargo};
@@ -32,6 +34,9 @@ pub(crate) struct Options {
     /// Go on although Debian packages are missing.
     #[arg(long)]
     missing_ok: bool,
+    /// Leave out everything that needs a cluster or a systemd host, and the tests of the bed itself.
+    #[arg(long)]
+    no_beds: bool,
     /// Passed on to every test binary, e.g. a filter.
     #[arg(last = true)]
     args: Vec<String>,
@@ -64,16 +69,37 @@ pub(crate) fn run(options: &Options, tally: &mut Tally) -> Result<()> {
 
     let root = rustix::process::geteuid().is_root();
     let who = if root { "root" } else { "user" };
+    let whole = options.package.is_empty();
+    let mut beds = if root && !options.no_beds { Some(Beds::new(whole, &built)?) } else { None };
+    if let Some(beds) = &mut beds {
+        beds.up(tally)?;
+    }
     for binary in &built.tests {
-        one(&format!("{} as {who}", binary.title()), as_is(binary, &built), &options.args, tally)?;
+        let mut task = as_is(binary, &built);
+        for (key, value) in beds.iter().flat_map(Beds::env) {
+            task = task.env(key, value);
+        }
+        one(&format!("{} as {who}", binary.title()), task, &options.args, tally)?;
     }
     if !options.no_doc {
         doc_tests(options, tally)?;
     }
+    if let Some(beds) = beds.take() {
+        let in_host = |host: &InHost<'_>, tally: &mut Tally| {
+            for binary in built.tests.iter().filter(|binary| beds::IN_HOST.contains(&binary.package.as_str())) {
+                let title = format!("{} in {}", binary.title(), host.name());
+                one(&title, host.task(binary, BINARY_LIMIT)?, &options.args, tally)?;
+            }
+            Ok(())
+        };
+        beds.finish(in_host, tally)?;
+    }
     if root {
         as_ordinary_user(&metadata, &built, &options.args, tally)?;
     } else {
-        println!("\nNot run: the half of the tests that needs root. `sudo` this command to run both halves.");
+        println!(
+            "\nNot run: what needs root (a cluster, systemd hosts, the tests as root). `sudo` this command to run all."
+        );
     }
     Ok(())
 }
