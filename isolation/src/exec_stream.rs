@@ -22,6 +22,7 @@ pub struct ExecStream {
     pub stdout: Option<Pin<Box<dyn AsyncRead + Send>>>,
     /// What the command writes to its standard error.
     pub stderr: Option<Pin<Box<dyn AsyncRead + Send>>>,
+    pid: Option<u32>,
     wait: Pin<Box<dyn Future<Output = Result<ExecStatus>> + Send>>,
 }
 
@@ -37,6 +38,7 @@ impl ExecStream {
             stdin: Some(Box::pin(stdin)),
             stdout: Some(Box::pin(stdout)),
             stderr: Some(Box::pin(stderr)),
+            pid: None,
             wait: Box::pin(wait),
         }
     }
@@ -48,16 +50,37 @@ impl ExecStream {
     /// [`ErrorKind::CommandNotFound`] or [`ErrorKind::Transport`].
     pub fn spawn(command: Command, redact: &Redact) -> Result<Self> {
         let mut group = Group::spawn(command, true, redact)?;
+        let pid = group.pid();
         let (stdin, stdout, stderr) = group.take_pipes();
         Ok(Self {
             stdin: stdin.map(|pipe| Box::pin(pipe) as _),
             stdout: stdout.map(|pipe| Box::pin(pipe) as _),
             stderr: stderr.map(|pipe| Box::pin(pipe) as _),
+            pid,
             wait: Box::pin(async move {
                 let status = group.wait().await;
                 status.map_err(|cause| Error::new(ErrorKind::Transport, "wait for a program").because(cause))
             }),
         })
+    }
+
+    /// The process on this host, if it is one.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
+    /// Has its end cancelled by `cancel` too: the command is killed, and waiting fails as
+    /// [`ErrorKind::Cancelled`].
+    pub fn with_cancel(mut self, cancel: &crate::Cancel) -> Self {
+        let (cancel, wait) = (cancel.clone(), self.wait);
+        self.wait = Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => Err(Error::new(ErrorKind::Cancelled, "run a command in the node")),
+                status = wait => status,
+            }
+        });
+        self
     }
 
     /// Ends the input, waits for the command and gives its status. Read the outputs before, or beside it.

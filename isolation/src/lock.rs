@@ -59,7 +59,7 @@ impl SlotLocks {
         };
         loop {
             match self.try_lock(slot)? {
-                Ok(file) => return Ok(SlotGuard { file, path: self.path(slot), _task: task }),
+                Ok(file) => return Ok(SlotGuard { _file: file, path: self.path(slot), _task: task }),
                 Err(pid) if ctx.remaining().is_zero() => return Err(busy(pid)),
                 Err(_) => tokio::select! {
                     () = ctx.cancel().cancelled() => {
@@ -105,20 +105,18 @@ impl SlotLocks {
     }
 }
 
-/// A slot taken for one lifecycle call; dropping it gives the slot back.
+/// A slot taken for one lifecycle call; dropping it gives the slot back and removes the lock's file.
 #[derive(Debug)]
 pub struct SlotGuard {
-    file: File,
+    _file: File,
     path: PathBuf,
     _task: OwnedMutexGuard<()>,
 }
 
-impl SlotGuard {
-    /// Gives the slot back and removes the lock's file: for the end of `destroy`.
-    pub fn remove(self) {
-        // Removed while it is still locked, so that nobody else's file is hit.
+impl Drop for SlotGuard {
+    fn drop(&mut self) {
+        // While it is still locked: whoever has opened it meanwhile sees that its name is gone and opens it anew.
         let _ = std::fs::remove_file(&self.path);
-        drop(self.file);
     }
 }
 
@@ -144,10 +142,10 @@ mod tests {
         theirs.acquire(&ctx(100), &other).await.unwrap();
         let waiting = tokio::spawn({
             let (theirs, slot) = (theirs.clone(), slot.clone());
-            async move { theirs.acquire(&ctx(5000), &slot).await.map(SlotGuard::remove) }
+            async move { theirs.acquire(&ctx(5000), &slot).await.map(drop) }
         });
         tokio::time::sleep(Duration::from_millis(80)).await;
-        guard.remove();
+        drop(guard);
         waiting.await.unwrap().unwrap();
         assert!(!ours.path(&slot).exists());
         let cancelled = ctx(1000);

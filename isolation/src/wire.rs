@@ -83,7 +83,7 @@ impl<'de> Deserialize<'de> for WireBytes {
     }
 }
 
-/// `#[serde(with = "crate::wire::bytes")]` for [`bytes::Bytes`].
+/// `#[serde(with = "crate::wire::bytes")]` for byte buffers.
 pub(crate) mod bytes {
     use super::*;
 
