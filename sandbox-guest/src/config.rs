@@ -20,12 +20,16 @@ pub struct GuestConfig {
     pub idle_close: Duration,
     /// How long opening a stream may take, and how long a request may take to begin.
     pub open_timeout: Duration,
+    /// How long a file operation may go without progress.
+    pub inactivity: Duration,
+    /// Where the tools for file operations are looked for inside, as in `PATH`. Nothing that the tenant sets changes it.
+    pub tools: String,
     /// Whether a stream serves more than one command.
     pub reuse: bool,
 }
 
 impl GuestConfig {
-    /// The usual bounds: 64 streams, 8 of them opening, 60 seconds idle, 30 seconds to open, with reuse.
+    /// The usual bounds: 64 streams, 8 of them opening, 60 seconds idle, 30 seconds to open, 60 without progress, with reuse.
     #[must_use]
     pub fn new(workdir: SandboxPath) -> Self {
         Self {
@@ -35,6 +39,8 @@ impl GuestConfig {
             max_opening: 8,
             idle_close: Duration::from_secs(60),
             open_timeout: Duration::from_secs(30),
+            inactivity: Duration::from_secs(60),
+            tools: "/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
             reuse: true,
         }
     }

@@ -29,6 +29,8 @@ pub(crate) enum Who {
     All,
     /// Also the shell that runs it.
     Shell,
+    /// The copy into a file that nobody waits for any more: its shell removes what it made.
+    Write,
 }
 
 /// One order.
@@ -154,6 +156,7 @@ async fn carry_out(stream: &mut Stream, serial: u64, order: &Order) -> Result<bo
         Who::Group => "group",
         Who::All => "all",
         Who::Shell => "shell",
+        Who::Write => "write",
     };
     let Shell { pid, start } = &order.shell;
     let line = format!("{serial} {} {pid} {start} {} {who}\n", order.signal, order.marker);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sandbox::{Error, ErrorKind, ExecRequest, ExecResult, Process, SpawnRequest};
+use sandbox::{Error, ErrorKind, ExecRequest, ExecResult, FileWrite, Process, ReadStream, SandboxPath, SpawnRequest};
 
 use crate::config::GuestConfig;
 use crate::control::Control;
 use crate::pool::Pool;
 use crate::record::Nonce;
-use crate::{Carrier, exec, spawn};
+use crate::{Carrier, exec, files, spawn};
 
 /// Everything that can be done inside one sandbox, over a [`Carrier`].
 ///
@@ -78,6 +78,29 @@ impl Guest {
         request.validate()?;
         self.inner.control.start();
         self.inner.explain(spawn::spawn(&self.inner, &request).await).await
+    }
+
+    /// As [`Sandbox::read`](sandbox::Sandbox::read). Dropping the stream half-way ends the reading inside.
+    ///
+    /// # Errors
+    ///
+    /// As there; also [`ErrorKind::Forbidden`] for a file that the sandbox's user may not read.
+    pub async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
+        let result = self.inner.explain(files::read(&self.inner, path, limit).await).await;
+        result.map_err(|e| e.at(path.clone()))
+    }
+
+    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. Dropping the future
+    /// leaves the target as it was or with all of the content.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn write(&self, file: FileWrite<'_>) -> Result<(), Error> {
+        file.validate()?;
+        let path = file.path.clone();
+        let result = self.inner.explain(files::write(&self.inner, file).await).await;
+        result.map_err(|e| e.at(path))
     }
 }
 

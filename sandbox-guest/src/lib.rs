@@ -78,6 +78,7 @@ mod command;
 mod config;
 mod control;
 mod exec;
+mod files;
 mod guest;
 mod pool;
 mod quote;

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use memchr::memmem;
 use sandbox::{Error, ErrorKind};
 
@@ -51,6 +51,15 @@ impl fmt::Debug for Nonce {
 pub(crate) struct Record {
     pub(crate) kind: u8,
     pub(crate) payload: Vec<u8>,
+}
+
+/// What comes next in a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// Bytes outside records.
+    Outside(Bytes),
+    /// A record.
+    Record(Record),
 }
 
 /// Looks for the next record with one nonce in bytes that arrive piece by piece.
@@ -110,6 +119,16 @@ impl Scanner {
         }
         let record = self.held.split_to(HEAD + length);
         Ok(Some(Record { kind, payload: record[HEAD..].to_vec() }))
+    }
+
+    /// As [`next`](Self::next), but hands out the bytes before the record without copying them, and they come first.
+    pub(crate) fn piece(&mut self) -> Result<Option<Piece>, Error> {
+        let at = memmem::find(&self.held, self.nonce.as_bytes());
+        let free = at.unwrap_or_else(|| self.held.len() - self.possible_prefix());
+        if free > 0 {
+            return Ok(Some(Piece::Outside(self.held.split_to(free).freeze())));
+        }
+        Ok(self.next(|_| ())?.map(Piece::Record))
     }
 
     /// How many bytes are held back.

@@ -3,11 +3,26 @@
 use std::sync::LazyLock;
 
 static AGENT: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/agent.bash")));
+static FILES: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/files.bash")));
 static CONTROL: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/control.bash")));
 
 /// What makes a shell serve requests.
 pub(crate) fn agent() -> &'static str {
     &AGENT
+}
+
+/// What a serving shell needs to know for `part`.
+pub(crate) fn part(part: Part) -> &'static str {
+    match part {
+        Part::Files => &FILES,
+    }
+}
+
+/// A text that a serving shell is given once, when something first needs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Reading and writing files.
+    Files,
 }
 
 /// What makes a serving shell the control stream.

@@ -16,7 +16,7 @@ use crate::record::{Nonce, Record, Scanner};
 use crate::{Carrier, CarrierStream, Closed, FarEnds, scripts};
 
 /// The most that may come out of a shell before it says READY, or before a request begins: a start-up file's chatter.
-const MAX_NOISE: usize = 1 << 20;
+pub(crate) const MAX_NOISE: usize = 1 << 20;
 
 /// The shell at the far end, told from a later process of the same pid by its start time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub(crate) struct Stream {
     pub(crate) shell: Shell,
     pub(crate) reopen: bool,
     pub(crate) idle_since: Instant,
+    /// What the shell was given beyond the agent.
+    pub(crate) parts: Vec<scripts::Part>,
 }
 
 impl Stream {
@@ -78,6 +80,7 @@ impl Stream {
                 shell: Shell { pid: 0, start: 0 },
                 reopen: carrier.far_ends() == FarEnds::Pipes,
                 idle_since: Instant::now(),
+                parts: Vec::new(),
             };
             stream
                 .send(&bootstrap(nonce, &config.env))
@@ -154,7 +157,7 @@ pub(crate) async fn wait_closed(closed: &mut Option<BoxFuture<'static, Closed>>)
     }
 }
 
-fn lost(reason: impl Into<String>) -> Error {
+pub(crate) fn lost(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::Lost).with_effect(Effect::Unknown).because(reason)
 }
 

@@ -241,8 +241,7 @@ mod tests {
 
     #[test]
     fn enter_in_two_steps() {
-        let mut how =
-            Enter { kernel: USER, parent: 41, init: 42, own_network: true, join: &[], reset_signals: false };
+        let mut how = Enter { kernel: USER, parent: 41, init: 42, own_network: true, join: &[], reset_signals: false };
         assert_eq!(
             line(&enter(&tools(), &how)),
             "/usr/bin/bash --norc --noprofile -p -c <launch.bash> launch -- /usr/bin/setsid --wait \

@@ -87,8 +87,8 @@ impl Carrier for LocalCarrier {
         let (runtime, this) = (Handle::current(), self.clone());
         // It goes on when this future is dropped; then the ends are dropped too, and the shell reads the end of its input.
         let entered = tokio::task::spawn_blocking(move || this.enter(&runtime)).await;
-        let (mut child, [stdin, stdout, stderr]) =
-            entered.map_err(|e| Error::new(ErrorKind::Other).because("the task that starts a shell ended").caused_by(e))??;
+        let (mut child, [stdin, stdout, stderr]) = entered
+            .map_err(|e| Error::new(ErrorKind::Other).because("the task that starts a shell ended").caused_by(e))??;
         let failed = |e| io_error("cannot use the pipes to the shell", e);
         let stdin = Sender::from_owned_fd(stdin).map_err(failed)?;
         let stdout = Receiver::from_owned_fd(stdout).map_err(failed)?;
@@ -114,6 +114,9 @@ impl Carrier for LocalCarrier {
 
 impl fmt::Debug for LocalCarrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalCarrier").field("session", &self.session).field("nonce", &self.nonce).finish_non_exhaustive()
+        f.debug_struct("LocalCarrier")
+            .field("session", &self.session)
+            .field("nonce", &self.nonce)
+            .finish_non_exhaustive()
     }
 }

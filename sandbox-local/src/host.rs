@@ -63,14 +63,20 @@ impl Host {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
         let refuse = |what: String| Err(Error::new(ErrorKind::Unavailable).because(what));
         if uid == 0 && (config.first_uid == 0 || config.first_uid.checked_add(USERS).is_none()) {
-            return refuse(format!("first_uid {}: it must be above 0 and leave room for {USERS} users", config.first_uid));
+            return refuse(format!(
+                "first_uid {}: it must be above 0 and leave room for {USERS} users",
+                config.first_uid
+            ));
         }
         if let Some(tree) = config.show.iter().find(|t| !t.is_absolute()) {
             return refuse(format!("show {}: it must be an absolute path", tree.display()));
         }
         let own = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse::<u32>().ok());
         if own != Some(std::process::id()) {
-            return refuse("/proc does not show this process by its own number: it must be mounted for this pid namespace".to_owned());
+            return refuse(
+                "/proc does not show this process by its own number: it must be mounted for this pid namespace"
+                    .to_owned(),
+            );
         }
         let tools = Tools::find()?;
         let store = Store::open(&config.state_dir, uid)?;
@@ -169,7 +175,8 @@ impl Host {
             identity: None,
         };
         guard.write(&record)?;
-        let mounts = fs::read("/proc/self/mountinfo").map_err(|e| io_error("cannot read the mounts of this process", e))?;
+        let mounts =
+            fs::read("/proc/self/mountinfo").map_err(|e| io_error("cannot read the mounts of this process", e))?;
         let mounts = parse::mountinfo(&mounts)
             .ok_or_else(|| Error::new(ErrorKind::Unavailable).because("the mounts of this process are not legible"))?;
         let layout = Layout {
@@ -198,14 +205,16 @@ impl Host {
             },
         );
         let deadline = Instant::now() + self.config.start_timeout;
-        let Started { identity, parent } = start::start(runtime, &path, &plan, kernel, &argv, deadline)
-            .map_err(|Failed { error, parent }| {
+        let Started { identity, parent } =
+            start::start(runtime, &path, &plan, kernel, &argv, deadline).map_err(|Failed { error, parent }| {
                 // It is killed with what it started when the box is removed; the runtime waits for it.
                 drop(parent);
                 error
             })?;
         if !has_shell(identity.init.pid)? {
-            return Err(Error::new(ErrorKind::ImagePull).because(format!("image {}: it has no program /bin/bash", spec.image)));
+            return Err(
+                Error::new(ErrorKind::ImagePull).because(format!("image {}: it has no program /bin/bash", spec.image))
+            );
         }
         record.identity = Some(identity);
         record.phase = Phase::Running;
@@ -328,7 +337,8 @@ fn image(image: &str) -> Result<Option<PathBuf>, Error> {
         )));
     }
     let unreadable = |e: std::io::Error| {
-        let kind = if e.kind() == std::io::ErrorKind::PermissionDenied { ErrorKind::Forbidden } else { ErrorKind::ImagePull };
+        let kind =
+            if e.kind() == std::io::ErrorKind::PermissionDenied { ErrorKind::Forbidden } else { ErrorKind::ImagePull };
         Error::new(kind).because(format!("image {image}: {e}"))
     };
     let real = fs::canonicalize(image).map_err(unreadable)?;

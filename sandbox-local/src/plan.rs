@@ -152,8 +152,11 @@ fn entries(directory: &Path) -> Result<Vec<OsString>, Error> {
 /// The directories of the image that cannot be shown whole, since the working directory lies below them and they lack it.
 fn must_split(own_image: Option<&Path>, image: &Path, workdir: &Path) -> Result<Vec<PathBuf>, Error> {
     let refuse = |at: &Path, what: &str| {
-        Err(Error::new(ErrorKind::InvalidSpec)
-            .because(format!("workdir \"/{}\": /{} is {what} in the image", workdir.display(), at.display())))
+        Err(Error::new(ErrorKind::InvalidSpec).because(format!(
+            "workdir \"/{}\": /{} is {what} in the image",
+            workdir.display(),
+            at.display()
+        )))
     };
     let first = workdir.components().next().map(|c| c.as_os_str().to_string_lossy().into_owned()).unwrap_or_default();
     if own_image.is_none() && !HOST_TREES.contains(&first.as_str()) {
@@ -230,11 +233,8 @@ impl Plan {
     fn host(&mut self, layout: &Layout<'_>, from: &Path, to: &Path, flags: Flags) {
         let covers = layout.mounts.iter().filter(|m| from.starts_with(&m.point));
         let kept = covers.max_by_key(|m| m.point.as_os_str().len()).map(|m| m.flags).unwrap_or_default();
-        let flags = Flags {
-            read_only: flags.read_only || kept.read_only,
-            no_exec: flags.no_exec || kept.no_exec,
-            ..flags
-        };
+        let flags =
+            Flags { read_only: flags.read_only || kept.read_only, no_exec: flags.no_exec || kept.no_exec, ..flags };
         self.mount(Source::Host(from.to_owned()), to, flags);
     }
 

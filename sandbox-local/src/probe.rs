@@ -196,7 +196,8 @@ fn explain(step: Step, said: &str, facts: &Facts) -> Forbidden {
     if has("No space left on device") {
         let zero = facts.limits.iter().find(|(_, limit)| **limit == 0);
         // A limit of 1 is used up by the outer of the two.
-        let one = facts.limits.get_key_value("user.max_user_namespaces").filter(|(_, n)| step == Step::Nested && **n == 1);
+        let one =
+            facts.limits.get_key_value("user.max_user_namespaces").filter(|(_, n)| step == Step::Nested && **n == 1);
         return match zero.or(one) {
             Some((sysctl, _)) => Forbidden::NamespaceLimit { sysctl: sysctl.clone() },
             None => Forbidden::NamespacesUsedUp,

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use async_trait::async_trait;
 use futures::stream;
 use sandbox::{
-    Capabilities, Checked, Death, Env, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite, Owned,
-    OwnedState, OwnedStream, Process, Provider, ReadStream, Recreated, Sandbox, SandboxPath, SessionId, SpawnRequest, Spec,
+    Capabilities, Checked, Death, Env, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite,
+    Owned, OwnedState, OwnedStream, Process, Provider, ReadStream, Recreated, Sandbox, SandboxPath, SessionId,
+    SpawnRequest, Spec,
 };
 use sandbox_guest::{Guest, GuestConfig};
 use tokio::process::Child;
@@ -286,7 +287,10 @@ impl Live {
 
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalSandbox").field("session", &self.session).field("nonce", &self.nonce).finish_non_exhaustive()
+        f.debug_struct("LocalSandbox")
+            .field("session", &self.session)
+            .field("nonce", &self.nonce)
+            .finish_non_exhaustive()
     }
 }
 

@@ -165,7 +165,9 @@ fn read_some(fd: impl AsFd, kept: &mut Vec<u8>) -> Result<bool, Error> {
 /// Looks at what was made, from outside, and says who it is.
 fn inspect(path: &Path, plan: &Plan, kernel: Kernel) -> Result<Identity, Error> {
     let wrong = |what: String| {
-        Error::new(ErrorKind::Unavailable).with_effect(Effect::Unknown).because(format!("it is not what it must be: {what}"))
+        Error::new(ErrorKind::Unavailable)
+            .with_effect(Effect::Unknown)
+            .because(format!("it is not what it must be: {what}"))
     };
     let (init, parent) = reported(path).ok_or_else(|| wrong("its first process did not say who it is".to_owned()))?;
     let read = |what: &str| {

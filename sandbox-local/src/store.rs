@@ -129,13 +129,14 @@ impl Store {
                     _ => {}
                 }
             }
-            let file = match OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path) {
-                Ok(file) => file,
-                // The directory is gone: nothing to change, or one to be made anew.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
-                Err(e) if e.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => continue,
-                Err(e) => return Err(failed(e)),
-            };
+            let file =
+                match OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path) {
+                    Ok(file) => file,
+                    // The directory is gone: nothing to change, or one to be made anew.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+                    Err(e) if e.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => continue,
+                    Err(e) => return Err(failed(e)),
+                };
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if is_still(&file, &path) => return Ok(Some(Guard { directory, _lock: file })),
                 // Whoever had it removed the session.

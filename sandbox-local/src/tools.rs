@@ -42,10 +42,8 @@ impl Tools {
         let find = |name: &str| directories.iter().map(|d| d.join(name)).find(|p| is_program(p));
         let need = |name: &str, package: &str| {
             find(name).ok_or_else(|| {
-                Error::new(ErrorKind::Unavailable).because(format!(
-                    "{name} is in none of {}: install the package {package}",
-                    DIRECTORIES.join(", ")
-                ))
+                Error::new(ErrorKind::Unavailable)
+                    .because(format!("{name} is in none of {}: install the package {package}", DIRECTORIES.join(", ")))
             })
         };
         let umount = need("umount", "mount or util-linux")?;

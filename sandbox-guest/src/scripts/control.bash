@@ -2,7 +2,8 @@
 #
 # An order is a line: SERIAL SIGNAL SHELL START MARKER WHO. SHELL is the pid of the shell that runs the command and START its start
 # time, against a reused pid; MARKER is what the command has in its environment. WHO is `group` (the command's process group),
-# `all` (also what left the group but holds the command's output or carries its marker) or `shell` (also the shell itself).
+# `all` (also what left the group but holds the command's output or carries its marker), `shell` (also the shell itself) or
+# `write` (the copy that a shell waits for; the shell then removes what it made and goes, and is killed if it does not).
 # The answer is a record: SERIAL HIT, where HIT is 1 if the command itself was there to be signalled.
 
 # __sbx_environ PID: the environment of PID, one variable an element of __sbx_env.
@@ -94,6 +95,24 @@ __sbx_order() {
     [[ $alive && $who == shell ]] && kill -KILL "$shell"
 }
 
+# __sbx_give_up SHELL START: ends the copy of a shell whose client has let go of it.
+__sbx_give_up() {
+    local kid name round
+    __sbx_hit=0
+    for ((round = 0; round < 50; round++)); do
+        __sbx_stat "$1"
+        [[ ${__sbx_fields[19]} == "$2" && ${__sbx_fields[0]} != [ZX] ]] || return
+        __sbx_children "$1"
+        for kid in "${__sbx_kids[@]}"; do
+            name=
+            IFS= read -r name <"/proc/$kid/comm"
+            [[ $name == dd ]] && kill -TERM "$kid" && __sbx_hit=1
+        done
+        IFS= read -r -t 0.02 -u "$__sbx_pause" name
+    done
+    kill -KILL "$1"
+}
+
 # __sbx_watch CLIENT: the client is gone. Ends each of its commands at its limit, then returns.
 __sbx_watch() {
     local p v up left limit
@@ -130,7 +149,11 @@ __sbx_control() {
     # Never readable and never at its end: a read from it with a time limit is a pause without a process.
     exec {__sbx_pause}<> <(:)
     while IFS=' ' read -r serial signal shell start marker who; do
-        __sbx_order "$signal" "$shell" "$start" "$marker" "$who"
+        if [[ $who == write ]]; then
+            __sbx_give_up "$shell" "$start"
+        else
+            __sbx_order "$signal" "$shell" "$start" "$marker" "$who"
+        fi
         answer="$serial $__sbx_hit"
         printf '%sA%04x%s' "$1" "${#answer}" "$answer"
     done

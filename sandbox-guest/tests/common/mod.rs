@@ -1,5 +1,5 @@
 //! A carrier without a sandbox around it: a plain bash on this machine, for testing what the guest does.
-#![allow(unreachable_pub, clippy::unwrap_used, clippy::clone_on_ref_ptr, reason = "shared by tests")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::clone_on_ref_ptr, reason = "shared by tests")]
 
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
@@ -21,6 +21,15 @@ pub struct Bare {
     pub noise: &'static str,
     /// Sockets instead of pipes, as some servers have.
     pub sockets: bool,
+    /// What starts the shell, as in `setpriv --reuid=65534`.
+    pub through: Vec<String>,
+}
+
+/// Starts a shell that is not root, on a machine where tests are.
+pub fn as_nobody() -> Vec<String> {
+    let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+    if root { words.map(str::to_owned).to_vec() } else { Vec::new() }
 }
 
 impl Bare {
@@ -70,8 +79,10 @@ impl Carrier for Bare {
         let (stdin, mut sender) = self.input().map_err(fail)?;
         let (stdout, out) = self.output().map_err(fail)?;
         let (stderr, err) = self.output().map_err(fail)?;
-        let mut command = tokio::process::Command::new("/bin/bash");
-        command.args(["--norc", "--noprofile", "-p"]).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        let shell = ["/bin/bash", "--norc", "--noprofile", "-p"].map(str::to_owned);
+        let words: Vec<String> = self.through.iter().cloned().chain(shell).collect();
+        let mut command = tokio::process::Command::new(&words[0]);
+        command.args(&words[1..]).env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
         command.envs(self.env.iter().copied());
         command.stdin(stdin).stdout(stdout).stderr(stderr).process_group(0);
         let mut child = command.spawn().map_err(fail)?;

@@ -1,0 +1,362 @@
+# Reading and writing files. Comes to a serving shell with the first request that needs it; __sbx_path says where the tools are.
+#
+# A request is answered by records on standard output; the last one has kind E and the text STEP CLASS [DETAIL]. STEP is + if the
+# shell has consumed all that belongs to the request and serves the next one, - if it does not. What a tool says is only ever a
+# reason in words: the class comes from this shell's own tests.
+
+# shellcheck disable=SC2154 # __sbx_path is set by the client, ahead of this text.
+__sbx_tools=$__sbx_path
+__sbx_umask=$(umask)
+
+# __sbx_say NONCE KIND TEXT: one record.
+__sbx_say() { printf '%s%s%04x%s' "$1" "$2" "${#3}" "$3"; }
+
+# __sbx_tool NAME ARGUMENT...: becomes that tool, which finds no variable of anybody. For subshells.
+__sbx_tool() {
+    PATH=$__sbx_tools
+    exec -c -- "$@"
+}
+
+# __sbx_do NAME ARGUMENT...: runs a tool; what it prints is in __sbx_err.
+__sbx_do() {
+    __sbx_err=$(__sbx_tool "$@" 2>&1 </dev/null)
+    __sbx_code=$?
+    __sbx_name=$1
+    return "$__sbx_code"
+}
+
+# __sbx_blame CLASS: sets __sbx_fault from what the last tool said.
+__sbx_blame() {
+    if ((__sbx_code == 127)); then
+        __sbx_fault="notool $__sbx_name"
+    else
+        __sbx_err=${__sbx_err##*$'\n'}
+        __sbx_err=${__sbx_err##*: }
+        __sbx_fault="$1 ${__sbx_err:0:400}"
+    fi
+}
+
+# __sbx_pump COUNT IN OUT FILE: copies at most COUNT bytes from one descriptor to the other. __sbx_got says how many, by dd's
+# own count or, failing that, by the position of the descriptor FILE.
+__sbx_pump() {
+    local before
+    __sbx_pos "$4"
+    before=$__sbx_at
+    { __sbx_err=$(__sbx_tool dd bs=64K iflag=fullblock,count_bytes "count=$1" <&"$2" 2>&1 >&9); } 9>&"$3"
+    __sbx_code=$?
+    __sbx_name='dd'
+    if [[ $__sbx_err =~ (^|$'\n')([0-9]+)' byte' ]]; then
+        __sbx_got=${BASH_REMATCH[2]}
+    else
+        __sbx_pos "$4"
+        __sbx_got=$((__sbx_at - before))
+    fi
+    __sbx_err=${__sbx_err%%$'\n'*}
+    return "$__sbx_code"
+}
+
+# __sbx_pos FD: its position in __sbx_at, 0 where the kernel does not tell.
+__sbx_pos() {
+    local key value
+    __sbx_at=0
+    while IFS=$' \t' read -r key value; do
+        [[ $key == pos: && $value =~ ^[0-9]+$ ]] && __sbx_at=$value
+    done <"/proc/self/fdinfo/$1"
+}
+
+# __sbx_walk PATH: the nearest component that exists in __sbx_near, and those below it, deepest first, in __sbx_gone.
+__sbx_walk() {
+    __sbx_near=$1
+    __sbx_gone=()
+    while [[ ! -e $__sbx_near && ! -L $__sbx_near ]]; do
+        __sbx_gone+=("$__sbx_near")
+        __sbx_near=${__sbx_near%/*}
+        if [[ ! $__sbx_near ]]; then
+            __sbx_near=/
+            return
+        fi
+    done
+}
+
+# __sbx_missing PATH: why PATH does not exist, in __sbx_fault.
+__sbx_missing() {
+    __sbx_walk "$1"
+    if [[ ! -d $__sbx_near ]]; then
+        __sbx_fault=notdir
+    elif [[ ! -x $__sbx_near && ${#__sbx_gone[@]} -gt 0 ]]; then
+        __sbx_fault='denied Permission denied'
+    else
+        __sbx_fault=missing
+    fi
+}
+
+# __sbx_read NONCE LIMIT PATH: a record B, the content, a record E with how much it was.
+__sbx_read() {
+    local nonce=$1 limit=$2 path=$3 fd=
+    __sbx_fault=
+    if __sbx_open; then
+        if ! __sbx_do stat -L -c %s -- "/proc/self/fd/$fd"; then
+            __sbx_blame failed
+        elif [[ ! $__sbx_err =~ ^[0-9]{1,18}$ ]]; then
+            __sbx_fault='failed a size that is no number'
+        elif ((__sbx_err > limit)); then
+            __sbx_fault=large
+        else
+            # Not what stat said: a file in /proc has size 0 and content, and a file may grow meanwhile.
+            __sbx_say "$nonce" B "$__sbx_err"
+            if ! __sbx_pump "$((limit + 1))" "$fd" 1 "$fd"; then
+                __sbx_blame failed
+            elif ((__sbx_got > limit)); then
+                __sbx_fault=large
+            fi
+        fi
+    fi
+    [[ $fd ]] && exec {fd}<&-
+    __sbx_say "$nonce" E "+ ${__sbx_fault:-ok $__sbx_got}"
+}
+
+# Opens the regular file $path as $fd, or says why not in __sbx_fault. What was opened must be what is there, and no link: one that
+# was put there in between is looked at again.
+__sbx_open() {
+    local round
+    for ((round = 0; round < 20; round++)); do
+        if [[ -L $path ]]; then
+            __sbx_fault=irregular
+        elif [[ -d $path ]]; then
+            __sbx_fault=dir
+        elif [[ -f $path ]]; then
+            if exec {fd}<"$path"; then
+                [[ -f /proc/self/fd/$fd && ! -L $path && $path -ef /proc/self/fd/$fd ]] && return 0
+                exec {fd}<&-
+                fd=
+                continue
+            fi
+            fd=
+            __sbx_err=$({ : <"$path"; } 2>&1) && continue
+            __sbx_code=1
+            case $__sbx_err in
+            *': No such file or directory') continue ;;
+            *': Permission denied' | *': Operation not permitted') __sbx_blame denied ;;
+            *) __sbx_blame failed ;;
+            esac
+        elif [[ -e $path ]]; then
+            __sbx_fault=irregular
+        else
+            __sbx_missing "$path"
+        fi
+        return 1
+    done
+    __sbx_fault='failed it is being replaced all the time'
+    return 1
+}
+
+# __sbx_write NONCE TOKEN SIZE WHOLE MODE NEW PATH
+# With WHOLE the content follows the request at once. Without it a record G asks for it; then come lines: a number, and that many
+# bytes after it; a dot, which commits; or an exclamation mark, which gives up. Nothing of it shows before it is committed.
+__sbx_write() {
+    local nonce=$1 size=$3 whole=$4 mode=$5 new=$6 path=$7 dir name temp=.sbx-write-$2 made=() step=+ total=0 line fd=''
+    dir=${path%/*}
+    dir=${dir:-/}
+    name=${path##*/}
+    __sbx_fault=
+    if ! __sbx_prepare; then
+        [[ $whole ]] && ((size > 0)) && ! __sbx_drain "$size" && step=-
+    elif [[ $whole ]]; then
+        __sbx_take "$size" && __sbx_commit
+    else
+        __sbx_say "$nonce" G ''
+        while :; do
+            if ! IFS= read -r line; then
+                __sbx_fault=aborted step=-
+            elif [[ $line =~ ^[0-9]{1,15}$ ]]; then
+                __sbx_take "$line" && continue
+            elif [[ $line != . ]]; then
+                __sbx_fault=aborted
+            elif ((total != size)); then
+                __sbx_fault=short
+            else
+                __sbx_commit
+            fi
+            break
+        done
+    fi
+    [[ $fd ]] && exec {fd}>&-
+    if [[ $__sbx_fault ]]; then
+        [[ -e ./$temp || -L ./$temp ]] && (__sbx_do rm -f -- "./$temp")
+        cd /
+        ((${#made[@]})) && (__sbx_do rmdir -- "${made[@]}")
+    fi
+    cd /
+    __sbx_say "$nonce" E "$step ${__sbx_fault:-ok $size}"
+    [[ $step == + ]] || __sbx_quit
+}
+
+# The rest of what belongs to a request is of unknown length: swallows all there is, and goes.
+__sbx_quit() {
+    exec 1>/dev/null 8>&-
+    ((__sbx_code > 128)) && exit 0
+    __sbx_tool cat
+}
+
+# __sbx_drain COUNT: swallows the content of a request that failed.
+__sbx_drain() {
+    local sink code
+    exec {sink}>/dev/null
+    __sbx_pump "$1" 0 "$sink" "$sink" && ((__sbx_got == $1))
+    code=$?
+    exec {sink}>&-
+    return "$code"
+}
+
+# __sbx_take COUNT: COUNT bytes of content into the temporary file.
+__sbx_take() {
+    (($1 == 0)) && return 0
+    if ! __sbx_pump "$1" 0 "$fd" "$fd"; then
+        __sbx_blame failed
+        step=-
+    elif ((__sbx_got != $1)); then
+        __sbx_fault=short step=-
+    else
+        ((total += $1))
+        return 0
+    fi
+    return 1
+}
+
+# Everything before the content: parents, tests, the temporary file. Leaves the shell in the target's directory, so that whatever
+# becomes of the path meanwhile, the temporary file and the target stay in one place.
+__sbx_prepare() {
+    if [[ ! -d $dir ]]; then
+        __sbx_walk "$dir"
+        if [[ ! -d $__sbx_near ]]; then
+            __sbx_fault=notdir
+            return 1
+        fi
+        made=("${__sbx_gone[@]}")
+        if ! __sbx_do mkdir -p -- "$dir"; then
+            __sbx_blame unwritable
+            __sbx_walk "$dir"
+            [[ -d $__sbx_near ]] || __sbx_fault=notdir
+            return 1
+        fi
+    fi
+    if ! cd -P -- "$dir"; then
+        __sbx_err=$({ cd -P -- "$dir" || exit; } 2>&1)
+        __sbx_code=1
+        __sbx_blame unwritable
+        return 1
+    fi
+    __sbx_target || return 1
+    if ((${#name} > 255)); then
+        __sbx_fault='unwritable File name too long'
+        return 1
+    fi
+    # Open to nobody else until it has its mode, and never a file that was there.
+    umask 077
+    set -C
+    if ! exec {fd}>"./$temp"; then
+        fd=
+        __sbx_err=$({ : >"./$temp"; } 2>&1)
+        __sbx_code=1
+        __sbx_blame unwritable
+    fi
+    set +C
+    umask "$__sbx_umask"
+    [[ ! $__sbx_fault ]]
+}
+
+# Whether the target may be replaced.
+__sbx_target() {
+    if [[ $new && (-e ./$name || -L ./$name) ]]; then
+        __sbx_fault=exists
+    elif [[ -d ./$name ]]; then
+        __sbx_fault=dir
+    elif [[ -L ./$name || ! -e ./$name ]]; then
+        return 0
+    elif [[ -b ./$name || -c ./$name ]] || __sbx_mounted "$name"; then
+        __sbx_fault=pinned
+    else
+        return 0
+    fi
+    return 1
+}
+
+# __sbx_mounted NAME: whether something is mounted on NAME in the current directory.
+__sbx_mounted() {
+    local line want=${PWD%/}/$1 lines=()
+    want=${want//\\/\\134}
+    want=${want// /\\040}
+    want=${want//$'\t'/\\011}
+    want=${want//$'\n'/\\012}
+    mapfile -t lines </proc/self/mountinfo
+    for line in "${lines[@]}"; do
+        [[ $line == *" $want "* ]] || continue
+        line=${line#* * * * }
+        [[ ${line%% *} == "$want" ]] && return 0
+    done
+    return 1
+}
+
+# Gives the temporary file its mode and its name. The tests are asked again: the content may have taken its time.
+__sbx_commit() {
+    local bits=$mode
+    __sbx_target || return 1
+    if [[ ! $bits && -f ./$name && ! -L ./$name ]]; then
+        __sbx_do stat -c %a -- "./$name" && [[ $__sbx_err =~ ^[0-7]{1,4}$ ]] && bits=$__sbx_err
+    fi
+    if ! __sbx_do chmod -- "${bits:-644}" "/proc/self/fd/$fd" && [[ $mode ]]; then
+        __sbx_blame unwritable
+        return 1
+    fi
+    if [[ ! ./$temp -ef /proc/self/fd/$fd || -L ./$temp ]]; then
+        __sbx_fault='failed the temporary file was replaced'
+        return 1
+    fi
+    # A program that somebody still writes to cannot be run.
+    exec {fd}>&-
+    fd=
+    if [[ $new ]]; then __sbx_link; else __sbx_move; fi
+}
+
+# Renames the temporary file over the target.
+__sbx_move() {
+    __sbx_do mv -fT -- "./$temp" "./$name" && return 0
+    if [[ $__sbx_err == *' option'* && -e ./$temp && ! -d ./$name ]]; then
+        # An old tool, which knows no -T and puts the file inside what has become a directory.
+        __sbx_do mv -f -- "./$temp" "./$name" && [[ ! -d ./$name ]] && return 0
+        [[ -d ./$name && ! -L ./$temp ]] && (__sbx_do rm -f -- "./$name/$temp")
+    fi
+    if [[ -d ./$name ]]; then
+        __sbx_fault=dir
+    elif [[ $__sbx_err == *': Device or resource busy' ]]; then
+        __sbx_fault=pinned
+    else
+        __sbx_blame unwritable
+    fi
+    return 1
+}
+
+# Gives the temporary file the target's name unless something has it.
+__sbx_link() {
+    if __sbx_do ln -T -- "./$temp" "./$name"; then
+        (__sbx_do rm -f -- "./$temp")
+        return 0
+    fi
+    if [[ -e ./$name || -L ./$name ]]; then
+        __sbx_fault=exists
+        return 1
+    fi
+    # No links here: take the name with an empty file first, which is nobody else's, then replace that.
+    __sbx_blame unwritable
+    set -C
+    if : >"./$name"; then
+        set +C
+        __sbx_fault=
+        __sbx_move && return 0
+        (__sbx_do rm -f -- "./$name")
+        return 1
+    fi
+    set +C
+    [[ -e ./$name || -L ./$name ]] && __sbx_fault=exists
+    return 1
+}
