@@ -26,13 +26,12 @@ const FORBIDDEN: &[&str] = &[
     "systemd*",
     "sd-*",
     "libsystemd*",
-    "mio",
     "socket2",
     "bollard",
     "tonic",
 ];
 /// Features that would, by crate.
-const FORBIDDEN_FEATURES: &[&str] = &["tokio feature \"net\"", "tokio feature \"full\"", "tokio feature \"process\""];
+const FORBIDDEN_FEATURES: &[&str] = &["tokio feature \"net\"", "tokio feature \"full\""];
 
 pub(super) fn check(metadata: &Metadata) -> Result<()> {
     let mut faults = Vec::new();
