@@ -14,7 +14,7 @@ use crate::argv::{self, Kernel};
 use crate::config::LocalConfig;
 use crate::error::io_error;
 use crate::plan::{self, Layout};
-use crate::start::{self, Failed, Started, is_held};
+use crate::start::{self, Started, is_held};
 use crate::store::{self, Guard, Phase, Record, Store};
 use crate::tools::Tools;
 use crate::{ident, parse, spawn, teardown};
@@ -205,12 +205,7 @@ impl Host {
             },
         );
         let deadline = Instant::now() + self.config.start_timeout;
-        let Started { identity, parent } =
-            start::start(runtime, &path, &plan, kernel, &argv, deadline).map_err(|Failed { error, parent }| {
-                // It is killed with what it started when the box is removed; the runtime waits for it.
-                drop(parent);
-                error
-            })?;
+        let Started { identity, parent } = start::start(runtime, &path, &plan, kernel, &argv, deadline)?;
         if !has_shell(identity.init.pid)? {
             return Err(
                 Error::new(ErrorKind::ImagePull).because(format!("image {}: it has no program /bin/bash", spec.image))

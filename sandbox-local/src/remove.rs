@@ -141,7 +141,7 @@ mod tests {
             std::fs::create_dir_all(top.join(format!("many/{i}/x"))).unwrap();
         }
         for path in ["a/b/c", "a/b", "a", "many/7", "."] {
-            std::fs::set_permissions(top.join(path), std::fs::Permissions::from_mode(0)).unwrap();
+            std::fs::set_permissions(top.join(path), std::fs::Permissions::from_mode(0o000)).unwrap();
         }
         tree(&top, soon()).unwrap();
         assert!(!top.exists());

@@ -73,13 +73,8 @@ pub(crate) struct Started {
     pub(crate) parent: Child,
 }
 
-/// Why there is no sandbox.
-pub(crate) struct Failed {
-    pub(crate) error: Error,
-    pub(crate) parent: Option<Child>,
-}
-
-/// Starts the processes of a box and waits until its root is in place. What a failure leaves is for whoever removes the box.
+/// Starts the processes of a box and waits until its root is in place. What a failure leaves ends when the box is removed; the runtime
+/// waits for it.
 pub(crate) fn start(
     runtime: &Handle,
     path: &Path,
@@ -87,17 +82,11 @@ pub(crate) fn start(
     kernel: Kernel,
     argv: &[OsString],
     deadline: Instant,
-) -> Result<Started, Failed> {
-    let (report, messages, parent) = match launch(runtime, path, argv) {
-        Ok(launched) => launched,
-        Err(e) => {
-            return Err(Failed { error: io_error(format!("cannot start {}", argv_name(argv)), e), parent: None });
-        }
-    };
-    match watch(report, messages, deadline).and_then(|()| inspect(path, plan, kernel)) {
-        Ok(identity) => Ok(Started { identity, parent }),
-        Err(error) => Err(Failed { error, parent: Some(parent) }),
-    }
+) -> Result<Started, Error> {
+    let (report, messages, parent) =
+        launch(runtime, path, argv).map_err(|e| io_error(format!("cannot start {}", argv_name(argv)), e))?;
+    watch(report, messages, deadline)?;
+    Ok(Started { identity: inspect(path, plan, kernel)?, parent })
 }
 
 fn argv_name(argv: &[OsString]) -> String {

@@ -11,7 +11,6 @@
 //! A session is there as soon as its directory is, and gone only when that is: whatever a crash leaves is found by name, without reading
 //! anything. Directories are made outside in, and removed inside out.
 
-use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -177,11 +176,6 @@ impl Store {
         }
     }
 
-    /// Whether the session is there at all.
-    pub(crate) fn has(&self, session: &SessionId) -> bool {
-        fs::symlink_metadata(self.directory(session)).is_ok()
-    }
-
     /// The sessions that are there, in no order.
     pub(crate) fn sessions(&self) -> Result<impl Iterator<Item = Result<SessionId, Error>> + Send + use<>, Error> {
         let root = self.root.clone();
@@ -251,11 +245,6 @@ fn is_still(file: &File, path: &Path) -> bool {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,
     }
-}
-
-/// The nonce in the name of a box.
-pub(crate) fn nonce_of(name: &OsStr) -> Option<&str> {
-    name.to_str()?.strip_prefix(BOX)
 }
 
 /// A fresh nonce.
@@ -338,7 +327,7 @@ mod tests {
         all.sort_by(|a, b| a.as_str().cmp(b.as_str()));
         assert_eq!(all, [a.clone(), b]);
         guard.remove().unwrap();
-        assert!(!store.has(&a));
+        assert!(!store.directory(&a).exists());
     }
 
     #[test]
@@ -346,7 +335,7 @@ mod tests {
         let (_directory, store) = store();
         let a = id("a");
         assert!(store.lock(&a, false, SOON).unwrap().is_none());
-        assert!(!store.has(&a), "looking makes nothing");
+        assert!(!store.directory(&a).exists(), "looking makes nothing");
         let guard = store.lock(&a, true, SOON).unwrap().unwrap();
         let busy = store.lock(&a, true, Duration::from_millis(20)).unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Busy);

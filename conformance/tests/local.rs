@@ -1,0 +1,58 @@
+//! The whole suite on the embedded backend.
+//!
+//! `cfg`: the backend exists on Linux alone, since it stands on its namespaces.
+#![cfg_attr(not(target_os = "linux"), allow(unused))]
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    use std::sync::Arc;
+
+    use conformance::sandbox::Setup;
+    use sandbox::Provider;
+    use sandbox_local::{LocalConfig, LocalProvider};
+
+    let directory = tempfile::tempdir().expect("a directory for the sandboxes");
+    let state = directory.path().join("state");
+    let config = LocalConfig::default().with_state_dir(&state);
+    conformance::main(
+        Setup::new("local", move || {
+            let provider = LocalProvider::new(config.clone());
+            async move { Ok(Arc::new(provider?) as Arc<dyn Provider>) }
+        })
+        .with_leak_check(move |session| {
+            let place = state.join(session.as_str());
+            async move { leaks::of(&place) }
+        }),
+    )
+}
+
+#[cfg(target_os = "linux")]
+mod leaks {
+    use std::fs;
+    use std::path::Path;
+
+    /// What is left of the sandbox that had `place` for its files: the files, processes that have to do with them, mounts.
+    pub(super) fn of(place: &Path) -> Vec<String> {
+        let mut left = Vec::new();
+        if fs::symlink_metadata(place).is_ok() {
+            left.push(format!("{} is still there", place.display()));
+        }
+        let name = place.to_string_lossy();
+        if fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().contains(&*name) {
+            left.push(format!("something of {name} is mounted"));
+        }
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let process = entry.path();
+            let links = ["cwd", "root", "exe", "fd/0", "fd/1", "fd/2"].map(|link| fs::read_link(process.join(link)));
+            let mounts = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+            if mounts.contains(&*name) || links.iter().flatten().any(|l| l.starts_with(place)) {
+                let command = fs::read_to_string(process.join("cmdline")).unwrap_or_default();
+                left.push(format!("process {}: {}", process.display(), command.replace('\0', " ")));
+            }
+        }
+        left
+    }
+}
