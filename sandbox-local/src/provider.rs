@@ -165,6 +165,7 @@ impl Local {
 impl Provider for Local {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
+        capabilities.files = true;
         capabilities.spawn = true;
         capabilities.networking_unrestricted = true;
         capabilities.networking_limited = true;
@@ -294,10 +295,6 @@ impl fmt::Debug for Live {
     }
 }
 
-fn not_yet<T>(what: &str) -> Result<T, Error> {
-    Err(Error::new(ErrorKind::Unsupported).because(what))
-}
-
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl Sandbox for Live {
@@ -317,16 +314,21 @@ impl Sandbox for Live {
         self.guest.spawn(request).await
     }
 
-    async fn read(&self, _path: &SandboxPath, _limit: u64) -> Result<ReadStream, Error> {
-        not_yet("read")
+    async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
+        self.guest.read(path, limit).await
     }
 
-    async fn write(&self, _file: FileWrite<'_>) -> Result<(), Error> {
-        not_yet("write")
+    async fn write(&self, file: FileWrite<'_>) -> Result<(), Error> {
+        self.guest.write(file).await
     }
 
-    async fn write_many(&self, _files: FileBatch<'_>) -> Result<(), Error> {
-        not_yet("write_many")
+    async fn write_many(&self, mut files: FileBatch<'_>) -> Result<(), Error> {
+        let mut index = 0;
+        while let Some(file) = futures::StreamExt::next(&mut files).await {
+            self.guest.write(file).await.map_err(|e| e.of_member(index))?;
+            index += 1;
+        }
+        Ok(())
     }
 
     async fn destroy(&self) -> Result<(), Error> {
