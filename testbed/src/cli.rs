@@ -68,6 +68,8 @@ pub(crate) enum Command {
         #[arg(long)]
         slow: bool,
     },
+    /// Measure what kubectl and a raw exec take, on a fresh cluster or on one that is up.
+    Bench { name: Option<String> },
     /// Put a proxy that misbehaves in front of a cluster's API server, until Ctrl-C.
     Proxy {
         name: String,
@@ -159,6 +161,10 @@ impl Command {
                 for subject in subjects {
                     smoke::run(subject, slow, &mut tally)?;
                 }
+            }
+            Self::Bench { name } => {
+                smoke::bench(&place, name.as_deref())?;
+                return Ok(ExitCode::SUCCESS);
             }
             Self::Proxy { name, options } => {
                 proxied::serve(&Cluster::open(&place, &name)?, options)?;

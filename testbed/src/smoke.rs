@@ -136,6 +136,17 @@ fn vm(place: &Place, debian: Debian, slow: bool, tally: &mut Tally) -> Result<()
     Ok(())
 }
 
+/// Measures the peers on the named cluster, or on one that is made for it.
+pub(crate) fn bench(place: &Place, name: Option<&str>) -> Result<()> {
+    const OWN: &str = "bench";
+    if let Some(name) = name {
+        return k8s::bench::run(&Cluster::open(place, name)?);
+    }
+    let guard = Guard::new(place, OWN)?;
+    let cluster = Cluster::up(place, guard.name, DEFAULT_VERSION)?;
+    k8s::bench::run(&cluster)
+}
+
 /// Makes beds of its own and sees that nothing is left of them.
 fn leaks(place: &Place, tally: &mut Tally) -> Result<()> {
     const NAME: &str = "leak";
