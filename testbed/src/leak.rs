@@ -43,6 +43,7 @@ impl Snapshot {
                 lines.insert(format!("process {} {command}", process.file_name().display()));
             }
         }
+        lines.retain(|line| !foreign(line, prefix));
         Ok(Self(lines))
     }
 
@@ -60,6 +61,15 @@ impl Snapshot {
     }
 }
 
+/// Whether a line is about a bed of another checkout, which may come and go meanwhile.
+fn foreign(line: &str, prefix: &str) -> bool {
+    let name = |part: &str| part.split('-').next().unwrap_or_default().to_owned();
+    line.split([' ', '/']).map(name).any(|name| {
+        let hex = name.strip_prefix("tb").filter(|rest| rest.len() == 4);
+        name != prefix && hex.is_some_and(|rest| rest.chars().all(|c| c.is_ascii_hexdigit()))
+    })
+}
+
 fn list(lines: &mut BTreeSet<String>, what: &str, dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir).into_iter().flatten() {
         let entry = entry.doing(|| format!("list {}", dir.display()))?;
@@ -74,6 +84,19 @@ fn list(lines: &mut BTreeSet<String>, what: &str, dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn beds_of_other_checkouts_are_not_ours() {
+        for (line, want) in [
+            ("interface /sys/class/net/tb01ef-k8s", true),
+            ("interface /sys/class/net/tb0000-k8s", false),
+            ("entry /var/tmp/tb01ef", true),
+            ("entry /var/tmp/table", false),
+            ("mount /var/tmp/tbxyz9/x", false),
+        ] {
+            assert_eq!(foreign(line, "tb0000"), want, "{line}");
+        }
+    }
 
     #[test]
     fn differences_are_named() {

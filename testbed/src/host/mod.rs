@@ -6,6 +6,7 @@ pub(crate) mod vm;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -95,14 +96,12 @@ impl Host {
     }
 
     /// The words that run a program inside, as a transient unit: output and exit status come through.
-    pub(crate) fn argv<S: Into<OsString>>(&self, words: impl IntoIterator<Item = S>) -> Result<Vec<OsString>> {
+    fn argv<S: Into<OsString>>(&self, io: &str, words: impl IntoIterator<Item = S>) -> Result<Vec<OsString>> {
         // Not by nsenter alone, which would leave the program in a cgroup outside.
         let mut argv: Vec<OsString> = self.enter()?;
         argv.extend(["/usr/bin/env", "-i"].map(OsString::from));
         argv.push(format!("PATH={PATH}").into());
-        argv.extend(
-            ["systemd-run", "--quiet", "--pipe", "--wait", "--collect", "--service-type=exec"].map(OsString::from),
-        );
+        argv.extend(["systemd-run", "--quiet", io, "--wait", "--collect", "--service-type=exec"].map(OsString::from));
         for pair in [format!("PATH={PATH}"), "HOME=/root".to_owned(), "LANG=C.UTF-8".to_owned()] {
             argv.push(format!("--setenv={pair}").into());
         }
@@ -113,7 +112,8 @@ impl Host {
 
     /// A program inside, for a person: stdin and the terminal are passed on.
     pub(crate) fn command(&self, words: &[OsString]) -> Result<Command> {
-        let argv = self.argv(words)?;
+        let io = if std::io::stdin().is_terminal() { "--pty" } else { "--pipe" };
+        let argv = self.argv(io, words)?;
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]);
         Ok(command)
@@ -121,7 +121,7 @@ impl Host {
 
     /// A program inside, for us.
     pub(crate) fn task(&self, words: &[&str], limit: Duration) -> Result<Task> {
-        let argv = self.argv(words.iter().copied())?;
+        let argv = self.argv("--pipe", words.iter().copied())?;
         Ok(Task::new(&argv[0], limit).args(&argv[1..]).named(format!("{} in {}", words[0], self.bed.name)))
     }
 
