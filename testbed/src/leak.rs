@@ -43,7 +43,8 @@ impl Snapshot {
                 lines.insert(format!("process {} {command}", process.file_name().display()));
             }
         }
-        lines.retain(|line| !foreign(line, prefix));
+        // What the tests of the sandboxes keep there is theirs to clean up.
+        lines.retain(|line| !foreign(line, prefix) && !line.contains("/sandbox"));
         Ok(Self(lines))
     }
 
