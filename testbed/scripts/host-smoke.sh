@@ -52,7 +52,7 @@ container_runs() { [ "$(podman exec kubec systemctl is-system-running)" = runnin
 container_pid() { podman inspect -f '{{.State.Pid}}' kubec; }
 restarted() { local pid; pid=$(container_pid) && [ "$pid" != 0 ] && [ "$pid" != "$1" ]; }
 stopped_well() { systemctl stop kubec && says success systemctl show kubec -p Result --value; }
-journal_of_unit() { systemd-run --quiet --wait --unit=said echo from-unit; within 5 bash -c 'journalctl -u said --no-pager -o cat | grep -q from-unit'; }
+journal_of_unit() { systemd-run --quiet --wait --unit=said echo from-unit; within 30 bash -c 'journalctl -u said --no-pager -o cat | grep -q from-unit'; }
 
 # The host itself.
 check 'systemd is running' says running systemctl is-system-running
@@ -80,23 +80,23 @@ Private=no
 VirtualEthernet=no
 UNIT
 check 'the machine starts' systemctl start systemd-nspawn@kube1
-check 'the machine runs' within 30 machine_runs
+check 'the machine runs' within 90 machine_runs
 check 'a command in the machine' says hi in_machine /bin/echo hi
 check 'its exit code' exits 7 in_machine /bin/sh -c 'exit 7'
 check 'a file into the machine' machinectl copy-to kube1 /var/tmp/image.tar /var/tmp/image.tar
-check 'containerd runs in the machine' within 30 systemctl -M kube1 is-active containerd
+check 'containerd runs in the machine' within 90 systemctl -M kube1 is-active containerd
 check 'a container runs in the machine' in_machine /bin/sh -c "$runs_a_container"
 check 'the journal of the machine' bash -c 'journalctl -M kube1 -u containerd --no-pager -o cat | grep -q .'
 leader=$(machine_leader)
 check 'the machine reboots' machinectl reboot kube1
-check 'and is another one' within 60 rebooted "$leader"
+check 'and is another one' within 90 rebooted "$leader"
 check 'the machine powers off' machinectl poweroff kube1
-check 'and its unit is inactive' within 60 machine_is inactive
+check 'and its unit is inactive' within 90 machine_is inactive
 check 'the machine starts again' systemctl start systemd-nspawn@kube1
 # Terminated before it runs, it would hang for 90 seconds.
-check 'and runs' within 30 machine_runs
+check 'and runs' within 90 machine_runs
 check 'the machine is terminated' machinectl terminate kube1
-check 'and its unit is inactive again' within 60 machine_is inactive
+check 'and its unit is inactive again' within 90 machine_is inactive
 
 # A container with systemd inside.
 check 'podman takes the root file system' podman import -q "$node" localhost/node:1
@@ -117,13 +117,13 @@ Restart=on-failure
 UNIT
 systemctl daemon-reload
 check 'the container starts' systemctl start kubec
-check 'the container runs' within 30 container_runs
+check 'the container runs' within 90 container_runs
 check 'the exit code of a command in it' exits 9 podman exec kubec sh -c 'exit 9'
 check 'a transient unit in it' says hi podman exec kubec systemd-run --quiet --wait --pipe echo hi
 check 'a file into it' podman cp /var/tmp/image.tar kubec:/var/tmp/image.tar
 check 'a container runs in it' podman exec kubec /bin/sh -c "$runs_a_container"
 pid=$(container_pid)
 kill -9 "$pid"
-check 'killed, it is restarted' within 30 restarted "$pid"
-within 30 container_runs
+check 'killed, it is restarted' within 90 restarted "$pid"
+within 90 container_runs
 check 'it stops cleanly' stopped_well

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How the proxy misbehaves. The default is a faithful proxy.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Misbehaviour {
-    /// Every chunk arrives this much later.
+    /// Every chunk (at most 16 KiB) is held this long before the next is taken.
     pub delay: Duration,
     /// At most so many bytes per second and direction.
     pub bytes_per_second: Option<u64>,

@@ -4,7 +4,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use rustix::process::Signal;
 
 use crate::beds::Bed;
 use crate::error::{Context as _, Error, Result};
@@ -15,7 +14,7 @@ use crate::k8s::{self, Cluster};
 use crate::leak::Snapshot;
 use crate::place::Place;
 use crate::process::Task;
-use crate::process_id::{ProcessId, wait_for};
+use crate::process_id::wait_for;
 use crate::tally::{Checks, Counts, Tally};
 
 /// What can be tried.
@@ -166,10 +165,10 @@ fn leaks(place: &Place, tally: &mut Tally) -> Result<()> {
     checks.run("nothing is left when the tool was killed half-way", || {
         let mut tool =
             tool(&["up", "k8s", "--name", NAME]).stdout(Stdio::null()).spawn().doing(|| "start the tool".to_owned())?;
-        let half_way = wait_for("a cluster half-way up", Duration::from_secs(60), || {
+        let half_way = wait_for("a cluster half-way up", Duration::from_secs(120), || {
             Ok(Bed::open(place, NAME).is_ok_and(|bed| bed.process("kubelet").is_some()))
         });
-        ProcessId::of(tool.id())?.signal(Signal::KILL).doing(|| "kill the tool".to_owned())?;
+        tool.kill().doing(|| "kill the tool".to_owned())?;
         tool.wait().doing(|| "collect the tool".to_owned())?;
         half_way?;
         down(NAME)?;

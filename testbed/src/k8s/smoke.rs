@@ -105,7 +105,7 @@ impl Smoke<'_> {
         good["spec"]["containers"][0]["securityContext"] =
             json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } });
         self.cluster.apply("smoke-restricted", &good)?;
-        self.kubectl(&["-n", RESTRICTED, "wait", "--for=condition=Ready", "pod", "good", "--timeout=15s"])
+        self.kubectl(&["-n", RESTRICTED, "wait", "--for=condition=Ready", "pod", "good", "--timeout=60s"])
             .stdout()
             .map(drop)
     }
@@ -115,9 +115,7 @@ impl Smoke<'_> {
             let label = ["label", "--overwrite", "pod", "debian", "frozen=was", "--request-timeout=2s"];
             Ok(self.kubectl(&label).capture()?.ended.success())
         };
-        if !write()? {
-            return Err(Error::new("writing does not work to begin with"));
-        }
+        wait_for("a write before the frost", Duration::from_secs(60), write)?;
         self.fault(Fault::Pause { component })?;
         let during = write();
         self.fault(Fault::Resume { component })?;
@@ -139,14 +137,15 @@ impl Smoke<'_> {
 
     fn proxy(&self) -> Result<()> {
         let (proxy, kubeconfig) = proxied::start(self.cluster, Misbehaviour::default())?;
-        let get = || {
-            let args = ["get", "--raw", "/readyz", "--request-timeout=3s"];
+        let get = |patience: &str| {
+            let args = ["get", "--raw", "/readyz", patience];
             let task = self.cluster.kubectl(&args, QUICK).env("KUBECONFIG", &kubeconfig);
             Ok::<_, Error>(task.capture()?.ended.success())
         };
         let expect = |what: &str, misbehaviour: Misbehaviour, good: bool| {
             proxy.set(misbehaviour);
-            if get()? == good {
+            // Long enough for a busy machine where an answer must come, short where none may.
+            if get(if good { "--request-timeout=15s" } else { "--request-timeout=2s" })? == good {
                 Ok(())
             } else {
                 Err(Error::new(format!("through {what}: success is {}, wanted {good}", !good)))
