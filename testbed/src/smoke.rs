@@ -1,5 +1,7 @@
 //! The bed tests itself: makes a bed, tries every piece, removes it, looks for what is left.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,7 @@ use crate::host::{self, Debian, Host};
 use crate::k8s::binaries::DEFAULT_VERSION;
 use crate::k8s::{self, Cluster};
 use crate::leak::Snapshot;
-use crate::place::Place;
+use crate::place::{Place, write};
 use crate::process::Task;
 use crate::process_id::wait_for;
 use crate::tally::{Checks, Counts, Tally};
@@ -99,15 +101,14 @@ pub(crate) fn cluster(place: &Place, name: &str, tally: &mut Tally) -> Result<Op
 }
 
 fn host(place: &Place, debian: Debian, tally: &mut Tally) -> Result<()> {
-    const NAME: &str = "smokeh";
-    let guard = Guard::new(place, NAME)?;
+    let guard = Guard::new(place, "smokeh")?;
     let started = Instant::now();
     let rootfs = host::prepare(place, debian)?;
     tally.push(format!("root file systems of {}, made or cached", debian.suite()), Counts::default(), started);
     let mut up = None;
     let bind = host::smoke::bind()?;
     Checks::of(format!("host {}", debian.suite()), tally).run("a host comes up", || {
-        up = Some(Host::up(place, NAME, debian, &[bind])?);
+        up = Some(Host::up(place, guard.name, debian, &[bind])?);
         Ok(())
     })?;
     if let Some(host) = up {
@@ -118,14 +119,13 @@ fn host(place: &Place, debian: Debian, tally: &mut Tally) -> Result<()> {
 }
 
 fn vm(place: &Place, debian: Debian, slow: bool, tally: &mut Tally) -> Result<()> {
-    const NAME: &str = "smokev";
-    let guard = Guard::new(place, NAME)?;
+    let guard = Guard::new(place, "smokev")?;
     let started = Instant::now();
     host::vm::prepare(place, debian)?;
     tally.push(format!("disks of {}, made or cached", debian.suite()), Counts::default(), started);
     let mut up = None;
     Checks::of(format!("vm {}", debian.suite()), tally).run("a virtual machine comes up", || {
-        up = Some(Vm::up(place, NAME, debian)?);
+        up = Some(Vm::up(place, guard.name, debian)?);
         Ok(())
     })?;
     if let Some(vm) = up {
@@ -146,9 +146,11 @@ pub(crate) fn bench(place: &Place, name: Option<&str>) -> Result<()> {
     k8s::bench::run(&cluster)
 }
 
+/// The bed that is looked for after it is gone.
+const NAME: &str = "leak";
+
 /// Makes beds of its own and sees that nothing is left of them.
 fn leaks(place: &Place, tally: &mut Tally) -> Result<()> {
-    const NAME: &str = "leak";
     let guard = Guard::new(place, NAME)?;
     k8s::prepare(place, DEFAULT_VERSION)?;
     let before = Snapshot::take(place.prefix())?;
@@ -174,6 +176,11 @@ fn leaks(place: &Place, tally: &mut Tally) -> Result<()> {
         down(NAME)?;
         before.compare(place.prefix())
     })?;
+    checks.run("a component that dies is shown with its log and a likely cause", || {
+        died()?;
+        down(NAME)?;
+        before.compare(place.prefix())
+    })?;
     checks.run("a second `down` finds nothing and says so", || {
         let missing = tool(&["down", NAME]).stderr(Stdio::null()).status().doing(|| "start the tool".to_owned())?;
         if missing.success() {
@@ -182,6 +189,26 @@ fn leaks(place: &Place, tally: &mut Tally) -> Result<()> {
         before.compare(place.prefix())
     })?;
     drop(guard);
+    Ok(())
+}
+
+/// Brings a cluster up whose etcd says something and dies.
+fn died() -> Result<()> {
+    let dir = tempfile::tempdir().doing(|| "make a temporary folder".to_owned())?;
+    let etcd = dir.path().join("etcd");
+    write(&etcd, "#!/bin/sh\necho listen tcp 127.0.0.1:2379: bind: address already in use\nexit 1\n")?;
+    fs::set_permissions(&etcd, fs::Permissions::from_mode(0o755)).doing(|| "make a program".to_owned())?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::iter::once(dir.path().to_owned()).chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(path).doing(|| "build a PATH".to_owned())?;
+    let me = std::env::current_exe().doing(|| "find this program".to_owned())?;
+    let limit = Duration::from_secs(180);
+    let got = Task::new(me, limit).args(["up", "k8s", "--name", NAME]).env("PATH", path).capture()?;
+    for part in ["etcd ended", "bind: address already in use", "most likely: something else listens on its port"] {
+        if got.ended.success() || !got.stderr.contains(part) {
+            return Err(Error::new(format!("wanted {part:?}, got {}:\n{}", got.ended, got.stderr)));
+        }
+    }
     Ok(())
 }
 

@@ -123,8 +123,11 @@ impl Cluster {
             }
             match component {
                 Component::Containerd => succeeds(self.ctr(quick).args(["version"])),
-                // It is up when the API server is ready, which asks it.
-                Component::Etcd => Ok(true),
+                Component::Etcd => {
+                    let mut argv = network::enter(&self.bed, component.holder())?;
+                    argv.extend(["bash", "-c", ": < /dev/tcp/127.0.0.1/2379"].map(str::to_owned));
+                    succeeds(Task::new(&argv[0], quick).args(&argv[1..]))
+                }
                 Component::Apiserver => succeeds(self.kubectl(&["get", "--raw", "/readyz"], quick)),
                 // Pods without a service account's token can't be made before this one worked.
                 Component::ControllerManager => succeeds(self.kubectl(&["get", "serviceaccount", "default"], quick)),
@@ -184,7 +187,8 @@ impl Cluster {
         // Images go in while the API server starts.
         std::thread::scope(|scope| {
             let node = scope.spawn(|| self.wait_for(Component::Containerd).and_then(|()| self.import(archives)));
-            let control = self.wait_for(Component::Apiserver).and_then(|()| {
+            let control = self.wait_for(Component::Etcd).and_then(|()| self.wait_for(Component::Apiserver));
+            let control = control.and_then(|()| {
                 self.start(Component::ControllerManager)?;
                 self.start(Component::Scheduler)
             });
