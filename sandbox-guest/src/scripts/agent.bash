@@ -39,25 +39,33 @@ __sbx_next() {
     ((${#__sbx_req} == len))
 }
 
+# Sets __sbx_what for a process: gone, free (it is dead, or it came in from outside and is nobody's child here, so that it cannot
+# have a command's output), opaque, or open to be looked at.
+__sbx_look() {
+    local line=
+    IFS= read -r -d '' line <"$1/stat"
+    line=${line##*) }
+    case $line in
+    '') __sbx_what=gone ;;
+    Z* | X* | ?' 0 '*) __sbx_what=free ;;
+    *) [[ -r $1/fd && -x $1/fd ]] && __sbx_what=open || __sbx_what=opaque ;;
+    esac
+}
+
 # Whether a process that is not in the snapshot holds this stream's output, or may: who cannot be looked at counts as holding it.
 # A pid that vanishes under the scan can have left a child that the list lacks: then look again.
 __sbx_stragglers() {
-    local round p f again state left=512
+    local round p f again left=2048
     for ((round = 0; round < 6; round++)); do
         again=
         for p in /proc/[0-9]*; do
             [[ ${__sbx_seen[$p]} ]] && continue
-            if [[ ! -r $p/fd || ! -x $p/fd ]]; then
-                state=
-                IFS= read -r state <"$p/stat"
-                state=${state##*) }
-                case $state in
-                '') again=1 ;;
-                Z* | X*) ;;
-                *) return 0 ;;
-                esac
-                continue
-            fi
+            __sbx_look "$p"
+            case $__sbx_what in
+            gone) again=1 && continue ;;
+            free) continue ;;
+            opaque) return 0 ;;
+            esac
             for f in "$p"/fd/*; do
                 ((left-- > 0)) || return 0
                 if [[ $f -ef /proc/self/fd/1 || $f -ef /proc/self/fd/8 ]]; then
@@ -80,17 +88,51 @@ __sbx_end() {
     printf '%sE%04x%s' "$1" "${#2}" "$2"
 }
 
+# Whether somebody can still write to what this drain reads, descriptors 6 and 7. Other readers do not count, nor does the
+# carrier's own process outside, which is not in sight and may hold the pipe for as long as this shell lives.
+__sbx_written() {
+    local p f key value flags
+    for p in /proc/[0-9]*; do
+        [[ $p == "/proc/$$" ]] && continue
+        __sbx_look "$p"
+        [[ $__sbx_what == opaque ]] && return 0
+        [[ $__sbx_what == open ]] || continue
+        for f in "$p"/fd/[0-9]*; do
+            [[ $f -ef /proc/self/fd/6 || $f -ef /proc/self/fd/7 ]] || continue
+            flags=
+            while IFS=$' \t' read -r key value; do [[ $key == flags: ]] && flags=$value; done <"$p/fdinfo/${f##*/}"
+            [[ $flags == *[12] ]] && return 0
+        done
+    done
+    return 1
+}
+
 # Somebody still holds the stream's output. Once the client has read the end record and closed its side, this shell turns into a
-# reader of its own output, so that a background process may go on printing.
+# reader of its own output, so that a background process may go on printing, for as long as there is one.
 __sbx_retire() {
+    local out err pause=0.1 readers
     exec 6</proc/self/fd/1 7</proc/self/fd/8
     __sbx_end "$1" "$2"
     exec 1>/dev/null 8>&-
     while IFS= read -r -N 4096 __sbx_req; do :; done
     exec 0</dev/null
     PATH=/usr/sbin:/usr/bin:/sbin:/bin
-    cat <&6 >/dev/null 7<&- &
-    exec cat <&7 >/dev/null 6<&-
+    cat <&6 >/dev/null 6<&- 7<&- &
+    out=$!
+    cat <&7 >/dev/null 6<&- 7<&- &
+    err=$!
+    # Never readable and never at its end: a read from it with a time limit is a pause without a process.
+    exec 5<> <(:)
+    readers=1
+    while [[ $readers ]] && __sbx_written; do
+        IFS= read -r -t "$pause" -u 5
+        case $pause in 0.1) pause=1 ;; 1) pause=5 ;; esac
+        readers=
+        kill -0 "$out" && readers=1
+        kill -0 "$err" && readers=1
+    done
+    kill -KILL "$out" "$err"
+    exit 0
 }
 
 # Passes on the command's input, which comes as lengths and that many bytes, until a length of 0.
