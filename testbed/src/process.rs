@@ -165,7 +165,7 @@ impl Task {
         })
     }
 
-    /// Runs it quietly and keeps its output.
+    /// Runs it quietly and keeps its output; every line ends with a newline, also a last one that had none.
     pub(crate) fn capture(self) -> Result<Captured> {
         let (mut stdout, mut stderr) = (String::new(), String::new());
         let ended = self.lines(|stream, line| {

@@ -159,7 +159,8 @@ impl Smoke<'_> {
     }
 
     fn cut(&self) -> Result<()> {
-        wait_for("Ready", Duration::from_secs(60), || Ok(self.ready()? == "True"))?;
+        let waited = wait_for("Ready", Duration::from_secs(180), || Ok(self.ready()? == "True"));
+        waited.map_err(|error| Error::new(format!("{error}; {}", self.conditions())))?;
         self.fault(Fault::CutNode)?;
         // "False" would be the kubelet's own word; "Unknown" is the verdict about a node that says nothing.
         let noticed = wait_for("NotReady", Duration::from_secs(90), || Ok(self.ready()? == "Unknown"));
@@ -181,9 +182,18 @@ impl Smoke<'_> {
         self.kubectl(&["-n", RESTRICTED, "delete", "pods", "--all", "--timeout=60s"]).stdout().map(drop)
     }
 
+    /// What the node says of itself, for a message.
+    fn conditions(&self) -> String {
+        let format = "jsonpath={range .status.conditions[*]}{.type}={.status} ({.message}) {end}";
+        self.kubectl(&["get", "node", self.cluster.node(), "-o", format])
+            .stdout()
+            .unwrap_or_else(|error| error.to_string())
+    }
+
     fn ready(&self) -> Result<String> {
         let format = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
-        self.kubectl(&["get", "node", self.cluster.node(), "-o", format]).stdout()
+        let answer = self.kubectl(&["get", "node", self.cluster.node(), "-o", format]).stdout()?;
+        Ok(answer.trim().to_owned())
     }
 
     fn fault(&self, fault: Fault) -> Result<()> {
