@@ -8,5 +8,5 @@ mod transfer;
 mod write;
 
 pub(crate) use bulk::write_many;
-pub(crate) use read::read;
+pub(crate) use read::{export, read};
 pub(crate) use write::write;

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sandbox::{
-    Error, ErrorKind, ExecRequest, ExecResult, FileBatch, FileWrite, Process, ReadStream, SandboxPath, SpawnRequest,
+    Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite, Process, ReadStream, SandboxPath,
+    SpawnRequest,
 };
 
 use crate::config::GuestConfig;
@@ -113,6 +114,20 @@ impl Guest {
     /// As there.
     pub async fn write_many(&self, files: FileBatch<'_>) -> Result<(), Error> {
         self.inner.explain(files::write_many(&self.inner, files).await).await
+    }
+}
+
+impl Guest {
+    /// As [`Provider::export`](sandbox::Provider::export), from this sandbox. A file that changes or vanishes while it is packed makes
+    /// the stream end with an error.
+    ///
+    /// # Errors
+    ///
+    /// As there; also [`ErrorKind::Unsupported`] without `tar` inside, and [`ErrorKind::Forbidden`] where nobody may look whether
+    /// `root` exists.
+    pub async fn export(&self, root: &SandboxPath) -> Result<ExportStream, Error> {
+        let result = self.inner.explain(files::export(&self.inner, root).await).await;
+        result.map_err(|e| e.at(root.clone()))
     }
 }
 

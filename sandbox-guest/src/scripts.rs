@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 static AGENT: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/agent.bash")));
 static FILES: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/files.bash")));
 static BULK: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/bulk.bash")));
+static EXPORT: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/export.bash")));
 static CONTROL: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/control.bash")));
 
 /// What makes a shell serve requests.
@@ -17,6 +18,7 @@ pub(crate) fn part(part: Part) -> &'static str {
     match part {
         Part::Files => &FILES,
         Part::Bulk => &BULK,
+        Part::Export => &EXPORT,
     }
 }
 
@@ -27,6 +29,8 @@ pub(crate) enum Part {
     Files,
     /// Writing many at once.
     Bulk,
+    /// Packing a tree.
+    Export,
 }
 
 /// What makes a serving shell the control stream.

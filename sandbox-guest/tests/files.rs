@@ -408,14 +408,6 @@ async fn dropped_half_way() {
     assert_eq!(std::fs::read(d.join("file")).unwrap(), b"kept");
 }
 
-/// How many descriptors other processes have of `path`.
-fn holders(path: &Path) -> usize {
-    let own = std::process::id().to_string();
-    let processes = std::fs::read_dir("/proc").unwrap().flatten().filter(|p| *p.file_name() != *own);
-    let descriptors = processes.filter_map(|p| std::fs::read_dir(p.path().join("fd")).ok()).flatten().flatten();
-    descriptors.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)).count()
-}
-
 #[tokio::test]
 async fn nothing_waits_for_ever() {
     let dir = tempfile::tempdir().unwrap();

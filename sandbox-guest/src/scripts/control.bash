@@ -97,21 +97,22 @@ __sbx_order() {
 
 # __sbx_give_up SHELL START: ends the copy of a shell whose client has let go of it.
 __sbx_give_up() {
-    local kid name round kids
+    local kid name round all
     __sbx_hit=0
     for ((round = 0; round < 50; round++)); do
         __sbx_stat "$1"
         [[ ${__sbx_fields[19]} == "$2" && ${__sbx_fields[0]} != [ZX] ]] || return
         __sbx_children "$1"
-        kids=("${__sbx_kids[@]}")
-        for kid in "${kids[@]}"; do
+        all=("${__sbx_kids[@]}")
+        for kid in "${__sbx_kids[@]}"; do
             # It can be one of a pipeline's.
             __sbx_children "$kid"
-            for kid in "$kid" "${__sbx_kids[@]}"; do
-                name=
-                IFS= read -r name <"/proc/$kid/comm"
-                [[ $name == dd ]] && kill -TERM "$kid" && __sbx_hit=1
-            done
+            all+=("${__sbx_kids[@]}")
+        done
+        for kid in "${all[@]}"; do
+            name=
+            IFS= read -r name <"/proc/$kid/comm"
+            [[ $name == dd ]] && kill -TERM "$kid" && __sbx_hit=1
         done
         IFS= read -r -t 0.02 -u "$__sbx_pause" name
     done
