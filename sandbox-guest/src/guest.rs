@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sandbox::{Error, ErrorKind, ExecRequest, ExecResult, FileWrite, Process, ReadStream, SandboxPath, SpawnRequest};
+use sandbox::{
+    Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite, Process, ReadStream, SandboxPath,
+    SpawnRequest,
+};
 
 use crate::config::GuestConfig;
 use crate::control::Control;
@@ -102,6 +105,30 @@ impl Guest {
         let result = self.inner.explain(files::write(&self.inner, file).await).await;
         result.map_err(|e| e.at(path))
     }
+
+    /// As [`Sandbox::write_many`](sandbox::Sandbox::write_many). Small members are delivered together, at most 1,024 and 4 MiB at a time,
+    /// which is also what is held in memory; there is no bound on the whole. Without `tar` inside they go one by one.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn write_many(&self, files: FileBatch<'_>) -> Result<(), Error> {
+        self.inner.explain(files::write_many(&self.inner, files).await).await
+    }
+}
+
+impl Guest {
+    /// As [`Provider::export`](sandbox::Provider::export), from this sandbox. A file that changes or vanishes while it is packed makes
+    /// the stream end with an error.
+    ///
+    /// # Errors
+    ///
+    /// As there; also [`ErrorKind::Unsupported`] without `tar` inside, and [`ErrorKind::Forbidden`] where nobody may look whether
+    /// `root` exists.
+    pub async fn export(&self, root: &SandboxPath) -> Result<ExportStream, Error> {
+        let result = self.inner.explain(files::export(&self.inner, root).await).await;
+        result.map_err(|e| e.at(root.clone()))
+    }
 }
 
 impl fmt::Debug for Guest {
@@ -127,7 +154,14 @@ impl Inner {
         match tokio::time::timeout(self.config.open_timeout, self.carrier.cause_of_death()).await {
             Ok(Some(death)) => {
                 let effect = error.effect();
-                Err(Error::new(ErrorKind::NotFound).with_death(death).with_effect(effect).caused_by(error))
+                let mut gone = Error::new(ErrorKind::NotFound).with_death(death).with_effect(effect);
+                if let Some(path) = error.path() {
+                    gone = gone.at(path.clone());
+                }
+                if let Some(index) = error.member() {
+                    gone = gone.of_member(index);
+                }
+                Err(gone.caused_by(error))
             }
             _ => Err(error),
         }

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 static AGENT: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/agent.bash")));
 static FILES: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/files.bash")));
+static BULK: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/bulk.bash")));
+static EXPORT: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/export.bash")));
 static CONTROL: LazyLock<String> = LazyLock::new(|| stripped(include_str!("scripts/control.bash")));
 
 /// What makes a shell serve requests.
@@ -15,14 +17,20 @@ pub(crate) fn agent() -> &'static str {
 pub(crate) fn part(part: Part) -> &'static str {
     match part {
         Part::Files => &FILES,
+        Part::Bulk => &BULK,
+        Part::Export => &EXPORT,
     }
 }
 
 /// A text that a serving shell is given once, when something first needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Reading and writing files.
+    /// Reading and writing files; the other parts stand on it.
     Files,
+    /// Writing many at once.
+    Bulk,
+    /// Packing a tree.
+    Export,
 }
 
 /// What makes a serving shell the control stream.

@@ -5,7 +5,7 @@ use sandbox::{Effect, Error, ErrorKind};
 use crate::record::Record;
 
 /// The longest reason that is passed on, in bytes. It comes from inside.
-const MAX_REASON: usize = 1000;
+const MAX_REASON: usize = 4000;
 
 /// The end of a request.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,65 +1,115 @@
-//! Reading a file.
+//! Content that comes out: a file's, or an archive.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sandbox::{Effect, Error, ErrorKind, ReadStream, SandboxPath};
+use sandbox::{ByteStream, Effect, Error, ErrorKind, ExportStream, ReadStream, SandboxPath};
 
 use super::answer::Answer;
+use super::tar;
 use super::transfer::{GiveUp, Transfer};
 use crate::guest::Inner;
 use crate::quote::push_word;
-use crate::record::Piece;
+use crate::record::{Nonce, Piece, Record};
 use crate::scripts::Part;
 
-/// Opens `path` and answers its content as a stream.
+/// Opens a file and answers its content as a stream.
 pub(crate) async fn read(inner: &Arc<Inner>, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
     // The shell counts in 63 bits, and asks for one byte more.
     let limit = limit.min(1 << 62);
+    let request = |nonce: Nonce| request(&format!("__sbx_read {} {limit}", nonce.as_str()), path);
+    open(inner, path, Part::Files, Whole::Counted { limit }, request).await
+}
+
+/// Packs what is at `path`.
+pub(crate) async fn export(inner: &Arc<Inner>, path: &SandboxPath) -> Result<ExportStream, Error> {
+    let request = |nonce: Nonce| request(&format!("__sbx_export {}", nonce.as_str()), path);
+    open(inner, path, Part::Export, Whole::Marked(Tail::default()), request).await
+}
+
+fn request(head: &str, path: &SandboxPath) -> Vec<u8> {
+    let mut text = head.as_bytes().to_vec();
+    push_word(&mut text, path.as_bytes());
+    text
+}
+
+/// Sends the request and waits for the beginning of the content. A stream that breaks before it costs another one: nothing came
+/// yet, and reading changes nothing.
+async fn open(
+    inner: &Arc<Inner>,
+    path: &SandboxPath,
+    part: Part,
+    whole: Whole,
+    request: impl Fn(Nonce) -> Vec<u8>,
+) -> Result<ByteStream, Error> {
     const TRIES: usize = 2;
     let mut tried = 0;
     loop {
         tried += 1;
-        match open(inner, path, limit).await {
-            Ok(Some(reading)) => return Ok(ReadStream::new(reading.into_stream())),
-            Ok(None) => return Err(Error::new(ErrorKind::Protocol).because("an end where content begins")),
-            // Nothing came yet, and reading changes nothing.
+        match begin(inner, part, &request).await {
+            Ok(transfer) => {
+                let incoming = Incoming { transfer: Some(transfer), path: path.clone(), whole, received: 0 };
+                return Ok(ByteStream::new(incoming.into_stream()));
+            }
             Err(e) if e.kind() == ErrorKind::Lost && tried < TRIES => {}
             Err(e) => return Err(e.with_effect(Effect::None)),
         }
     }
 }
 
-async fn open(inner: &Arc<Inner>, path: &SandboxPath, limit: u64) -> Result<Option<Reading>, Error> {
-    let request = |nonce: crate::record::Nonce| {
-        let mut text = format!("__sbx_read {} {limit}", nonce.as_str()).into_bytes();
-        push_word(&mut text, path.as_bytes());
-        text
-    };
-    let mut transfer = Transfer::begin(inner, Part::Files, GiveUp::Kill, &[], request).await?;
+async fn begin(inner: &Arc<Inner>, part: Part, request: impl Fn(Nonce) -> Vec<u8>) -> Result<Transfer, Error> {
+    let mut transfer = Transfer::begin(inner, part, GiveUp::Kill, &[], request).await?;
     let record = transfer.next_record().await?;
     if record.kind == b'B' {
-        return Ok(Some(Reading { transfer: Some(transfer), path: path.clone(), limit, received: 0 }));
+        return Ok(transfer);
     }
     let answer = Answer::parse(&record)?;
     transfer.settle(answer.in_step);
-    answer.outcome.into_result().map(|_| None)
+    answer.outcome.into_result()?;
+    Err(Error::new(ErrorKind::Protocol).because("an end where content begins"))
 }
 
-/// A file being read.
-struct Reading {
+/// How one knows that content is whole, besides that the last record says so.
+enum Whole {
+    /// The record says how much was sent; it is at most this much.
+    Counted { limit: u64 },
+    /// It ends as an archive does.
+    Marked(Tail),
+}
+
+/// The last bytes of an archive.
+#[derive(Default)]
+struct Tail {
+    kept: Vec<u8>,
+}
+
+impl Tail {
+    fn take(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(tar::END.len())..];
+        let surplus = (self.kept.len() + bytes.len()).saturating_sub(tar::END.len());
+        self.kept.drain(..surplus);
+        self.kept.extend_from_slice(bytes);
+    }
+
+    fn is_end(&self) -> bool {
+        self.kept == tar::END
+    }
+}
+
+/// Content under way.
+struct Incoming {
     /// Until the verdict.
     transfer: Option<Transfer>,
     path: SandboxPath,
-    limit: u64,
+    whole: Whole,
     received: u64,
 }
 
-impl Reading {
+impl Incoming {
     fn into_stream(self) -> impl futures::Stream<Item = Result<Bytes, Error>> + Send + 'static {
-        futures::stream::unfold(self, |mut reading| async move {
-            let item = reading.next().await.transpose()?;
-            Some((item, reading))
+        futures::stream::unfold(self, |mut incoming| async move {
+            let item = incoming.next().await.transpose()?;
+            Some((item, incoming))
         })
     }
 
@@ -68,13 +118,10 @@ impl Reading {
         let Some(transfer) = self.transfer.as_mut() else { return Ok(None) };
         let inner = Arc::clone(transfer.inner());
         let result = match transfer.receive().await {
-            Ok(Piece::Outside(bytes)) => {
-                self.received += bytes.len() as u64;
-                if self.received <= self.limit {
-                    return Ok(Some(bytes));
-                }
-                Err(Error::new(ErrorKind::FileTooLarge).because("it grew while it was read"))
-            }
+            Ok(Piece::Outside(bytes)) => match self.take(&bytes) {
+                Ok(()) => return Ok(Some(bytes)),
+                Err(e) => Err(e),
+            },
             Ok(Piece::Record(record)) => self.end(&record),
             Err(e) => inner.explain(Err(e)).await,
         };
@@ -82,17 +129,61 @@ impl Reading {
         result.map_err(|e| e.with_effect(Effect::None).at(self.path.clone())).map(|()| None)
     }
 
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.received += bytes.len() as u64;
+        match &mut self.whole {
+            Whole::Counted { limit } if self.received > *limit => {
+                Err(Error::new(ErrorKind::FileTooLarge).because("it grew while it was read"))
+            }
+            Whole::Counted { .. } => Ok(()),
+            Whole::Marked(tail) => {
+                tail.take(bytes);
+                Ok(())
+            }
+        }
+    }
+
     /// The verdict.
-    fn end(&mut self, record: &crate::record::Record) -> Result<(), Error> {
+    fn end(&mut self, record: &Record) -> Result<(), Error> {
         let answer = Answer::parse(record)?;
         if let Some(transfer) = self.transfer.take() {
             transfer.settle(answer.in_step);
         }
-        let total = answer.outcome.into_result()?;
-        if total != self.received {
-            return Err(Error::new(ErrorKind::ShortTransfer)
-                .because(format!("{} bytes arrived of {total} that were sent", self.received)));
+        let sent = answer.outcome.into_result()?;
+        let received = self.received;
+        let missing = match &self.whole {
+            Whole::Counted { .. } if sent != received => format!("{received} bytes arrived of {sent} that were sent"),
+            Whole::Marked(tail) if !tail.is_end() || !received.is_multiple_of(tar::BLOCK as u64) => {
+                format!("{received} bytes that do not end as an archive does")
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::ShortTransfer).because(missing))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_end_of_an_archive_is_seen_however_it_is_cut(
+            before in proptest::collection::vec(any::<u8>(), 0..3000),
+            zeros in 0usize..2000,
+            sizes in proptest::collection::vec(1usize..1500, 1..6),
+        ) {
+            let whole = [before, vec![0; zeros]].concat();
+            let (mut tail, mut rest, mut turn) = (Tail::default(), whole.as_slice(), 0);
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at(sizes[turn % sizes.len()].min(rest.len()));
+                tail.take(piece);
+                (rest, turn) = (after, turn + 1);
+                prop_assert!(tail.kept.len() <= tar::END.len());
+            }
+            prop_assert_eq!(tail.is_end(), whole.ends_with(&tar::END));
         }
-        Ok(())
     }
 }

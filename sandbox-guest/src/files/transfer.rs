@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::control::Who;
 use crate::guest::Inner;
 use crate::pool::Lease;
-use crate::quote::frame;
+use crate::quote::{frame, push_word};
 use crate::record::{Nonce, Piece, Record};
 use crate::scripts::{self, Part};
 use crate::stream::{MAX_NOISE, Stream, lost, wait_closed};
@@ -58,14 +58,16 @@ impl Transfer {
             lease.stream.out.scanner.expect(nonce);
             lease.stream.err.scanner.expect(nonce);
             let mut text = Vec::new();
-            if !lease.stream.parts.contains(&part) {
-                text.extend_from_slice(b"__sbx_path=");
-                crate::quote::push_word(&mut text, inner.config.tools.as_bytes());
-                // Quoted words begin with a blank; an assignment has none.
-                text.remove(b"__sbx_path=".len());
-                text.push(b'\n');
-                text.extend_from_slice(scripts::part(part).as_bytes());
-                lease.stream.parts.push(part);
+            for part in [Part::Files, part] {
+                if !lease.stream.parts.contains(&part) {
+                    text.extend_from_slice(scripts::part(part).as_bytes());
+                    lease.stream.parts.push(part);
+                    if part == Part::Files {
+                        text.extend_from_slice(b"__sbx_find");
+                        push_word(&mut text, inner.config.tools.as_bytes());
+                        text.push(b'\n');
+                    }
+                }
             }
             text.extend(request(nonce));
             let mut bytes = frame(&text);

@@ -40,6 +40,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Where `file` goes.
     pub(crate) fn new(file: &FileWrite<'_>) -> Self {
         Self {
             path: file.path.as_bytes().to_vec(),

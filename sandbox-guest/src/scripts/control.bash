@@ -97,13 +97,19 @@ __sbx_order() {
 
 # __sbx_give_up SHELL START: ends the copy of a shell whose client has let go of it.
 __sbx_give_up() {
-    local kid name round
+    local kid name round all
     __sbx_hit=0
     for ((round = 0; round < 50; round++)); do
         __sbx_stat "$1"
         [[ ${__sbx_fields[19]} == "$2" && ${__sbx_fields[0]} != [ZX] ]] || return
         __sbx_children "$1"
+        all=("${__sbx_kids[@]}")
         for kid in "${__sbx_kids[@]}"; do
+            # It can be one of a pipeline's.
+            __sbx_children "$kid"
+            all+=("${__sbx_kids[@]}")
+        done
+        for kid in "${all[@]}"; do
             name=
             IFS= read -r name <"/proc/$kid/comm"
             [[ $name == dd ]] && kill -TERM "$kid" && __sbx_hit=1

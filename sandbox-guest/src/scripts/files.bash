@@ -1,12 +1,14 @@
-# Reading and writing files. Comes to a serving shell with the first request that needs it; __sbx_path says where the tools are.
+# Reading and writing files. Comes to a serving shell with the first request that needs it.
 #
 # A request is answered by records on standard output; the last one has kind E and the text STEP CLASS [DETAIL]. STEP is + if the
 # shell has consumed all that belongs to the request and serves the next one, - if it does not. What a tool says is only ever a
 # reason in words: the class comes from this shell's own tests.
 
-# shellcheck disable=SC2154 # __sbx_path is set by the client, ahead of this text.
-__sbx_tools=$__sbx_path
 __sbx_umask=$(umask)
+declare -gA __sbx_points
+
+# __sbx_find PATH: where the tools are.
+__sbx_find() { __sbx_tools=$1; }
 
 # __sbx_say NONCE KIND TEXT: one record.
 __sbx_say() { printf '%s%s%04x%s' "$1" "$2" "${#3}" "$3"; }
@@ -273,7 +275,7 @@ __sbx_target() {
         __sbx_fault=dir
     elif [[ -L ./$name || ! -e ./$name ]]; then
         return 0
-    elif [[ -b ./$name || -c ./$name ]] || __sbx_mounted "$name"; then
+    elif [[ -b ./$name || -c ./$name ]] || { __sbx_mounts && __sbx_mounted "${PWD%/}/$name"; }; then
         __sbx_fault=pinned
     else
         return 0
@@ -281,20 +283,27 @@ __sbx_target() {
     return 1
 }
 
-# __sbx_mounted NAME: whether something is mounted on NAME in the current directory.
-__sbx_mounted() {
-    local line want=${PWD%/}/$1 lines=()
-    want=${want//\\/\\134}
-    want=${want// /\\040}
-    want=${want//$'\t'/\\011}
-    want=${want//$'\n'/\\012}
+# Reads what is mounted where, in the kernel's spelling.
+__sbx_mounts() {
+    local line lines=()
+    __sbx_points=()
     mapfile -t lines </proc/self/mountinfo
     for line in "${lines[@]}"; do
-        [[ $line == *" $want "* ]] || continue
         line=${line#* * * * }
-        [[ ${line%% *} == "$want" ]] && return 0
+        __sbx_points["${line%% *}"]=1
     done
-    return 1
+}
+
+# __sbx_mounted PATH: whether something is mounted on PATH, which has no link in it.
+__sbx_mounted() {
+    local want=$1
+    if [[ $want == *[$' \t\n\\']* ]]; then
+        want=${want//\\/\\134}
+        want=${want// /\\040}
+        want=${want//$'\t'/\\011}
+        want=${want//$'\n'/\\012}
+    fi
+    [[ ${__sbx_points["$want"]} ]]
 }
 
 # Gives the temporary file its mode and its name. The tests are asked again: the content may have taken its time.

@@ -1,5 +1,14 @@
 //! A carrier without a sandbox around it: a plain bash on this machine, for testing what the guest does.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::clone_on_ref_ptr, reason = "shared by tests")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::clone_on_ref_ptr,
+    reason = "shared by tests"
+)]
+
+pub mod files;
 
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
@@ -30,6 +39,17 @@ pub fn as_nobody() -> Vec<String> {
     let root = std::fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     let words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"];
     if root { words.map(str::to_owned).to_vec() } else { Vec::new() }
+}
+
+/// A directory with nothing but BusyBox's tools, or `None` where there is no BusyBox.
+pub fn busybox(dir: &std::path::Path) -> Option<String> {
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| std::path::Path::new(p).exists())?;
+    let bin = dir.join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    for tool in ["cat", "chmod", "dd", "ln", "mkdir", "mv", "rm", "rmdir", "stat", "tar"] {
+        std::os::unix::fs::symlink(busybox, bin.join(tool)).unwrap();
+    }
+    Some(bin.to_str().unwrap().to_owned())
 }
 
 impl Bare {
