@@ -1,11 +1,21 @@
 //! The cases, by area.
 
+mod batch;
 mod exec;
+mod export;
+mod hardening;
+mod hostile;
 mod limits;
+mod networking;
 mod provider;
+mod read;
+mod spawn;
+mod write;
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use super::{Bed, Case};
 
@@ -14,7 +24,10 @@ type B = Arc<Bed>;
 
 /// Every case of the suite.
 pub fn cases() -> Vec<Case> {
-    [exec::cases(), limits::cases(), provider::cases()].concat()
+    let core = [exec::cases(), limits::cases(), provider::cases()].concat();
+    let files = [read::cases(), write::cases(), batch::cases(), export::cases()].concat();
+    let rest = [spawn::cases(), networking::cases(), hardening::cases(), hostile::cases()].concat();
+    [core, files, rest].concat()
 }
 
 /// A sentence of the contract that no case can look at, and why.
@@ -45,4 +58,65 @@ fn mark() -> String {
     let mut bytes = [0; 4];
     getrandom::fill(&mut bytes).expect("the operating system has a source of randomness");
     format!("{}", 100_000 + u32::from_le_bytes(bytes) % 800_000_000)
+}
+
+/// `size` bytes without a period, the same each time.
+fn filler(size: usize) -> Bytes {
+    let mut state = 0x9e37_79b9_u32;
+    let mut bytes = Vec::with_capacity(size + 4);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes.into()
+}
+
+/// Names that somebody trims, expands, folds, splits or takes for options.
+fn odd_names() -> Vec<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = [
+        " a",
+        "a ",
+        "-rf",
+        "--",
+        "-",
+        "a b",
+        "a\nb",
+        "\n",
+        "a\tb",
+        "*",
+        "?",
+        "[0]",
+        "a:b",
+        "\\x20",
+        "\\",
+        "$(id)",
+        "`id`",
+        "'\"",
+        "'",
+        "%2e%2e",
+        "%s",
+        "\u{e9}",
+        "e\u{301}",
+        "...",
+        ".hidden",
+        "~",
+        "#",
+        "!",
+        "&",
+        ";",
+        "|",
+        "{a,b}",
+        "a=b",
+        "@",
+        "+x",
+        "\r",
+        "\u{1b}[2J",
+    ]
+    .map(|name| name.as_bytes().to_vec())
+    .into();
+    names.extend([vec![0xff, 0xfe], vec![b'n'; 255], b"a\xc3".to_vec(), vec![1, 2, 127]]);
+    names
 }
