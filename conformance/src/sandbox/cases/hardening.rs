@@ -218,8 +218,7 @@ async fn user_and_group(bed: B) -> Outcome {
 }
 
 async fn user_and_files(bed: B) -> Outcome {
-    let sandbox =
-        hardened(&bed, |h| *h = Hardening { run_as_user: Some(65534), run_as_group: Some(65534), ..h.clone() }).await?;
+    let sandbox = hardened(&bed, |h| (h.run_as_user, h.run_as_group) = (Some(65534), Some(65534))).await?;
     sandbox.write("/workspace/d/f", "x").await?;
     equal("who owns it", sandbox.ok("stat -c '%u %a' d/f && echo y >> d/f").await?, "65534 644\n")?;
     let file = FileWrite::bytes(path("/etc/conformance")?, "x");

@@ -195,7 +195,7 @@ async fn without_a_size(bed: B) -> Outcome {
 
 async fn beside_a_writer(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let writer = "for i in {1..400}; do printf '%1000d\\n' $i >> /tmp/log; [[ $i == 200 ]] && : > /tmp/log; done";
+    let writer = "for i in {1..400}; do printf '%1000d\\n' $i >> /tmp/log; [[ $i == 200 ]] && : > /tmp/log; done; true";
     let read = async {
         for _ in 0..30 {
             match sandbox.try_read("/tmp/log", 50_000).await? {

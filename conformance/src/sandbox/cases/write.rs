@@ -385,7 +385,7 @@ async fn onto_a_mount_point(bed: B) -> Outcome {
 
 async fn where_nothing_can_be_made(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let probe = "for d in /proc /usr /sys /etc /; do (: > $d/.probe) 2>/dev/null && rm $d/.probe || echo $d; done";
+    let probe = "for d in /proc /usr /sys /etc /; do [[ -d $d ]] || continue; (: > $d/.probe) 2>/dev/null && rm $d/.probe || echo $d; done";
     let found = sandbox.ok(&format!("{probe}; true")).await?;
     ensure(found.contains("/proc"), "looking for a place where nothing can be made", "at least /proc", || {
         found.clone()

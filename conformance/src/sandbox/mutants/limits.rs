@@ -78,6 +78,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 "limit::overrun_closes_its_output",
                 "limit::overrun_traps_term",
                 "limit::overrun_by_a_hair",
+                "hostile::writes_to_others_output",
             ],
             hooks().result(|r| {
                 if r.timed_out {
@@ -161,7 +162,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         ),
         Mutant::new(
             "stragglers are killed",
-            &["limit::stragglers_live_on"],
+            &["limit::stragglers_live_on", "hostile::leaves_junk"],
             hooks().exec(|inner, request| async move {
                 let result = inner.exec(request).await;
                 kill_all(&inner).await;
