@@ -13,6 +13,7 @@ use futures::StreamExt;
 const UNPROVED: &[&str] = &[
     "hardening::cpu",
     "hardening::disk",
+    "hardening::dropped_chown",
     "hardening::memory",
     "hardening::pids",
     "hardening::user_and_files",

@@ -42,7 +42,33 @@ pub struct Unseen {
 
 /// The sentences of the contract that no case can look at.
 pub fn unseen() -> &'static [Unseen] {
-    &[]
+    const fn unseen(rule: &'static str, reason: &'static str) -> Unseen {
+        Unseen { rule, reason }
+    }
+    const ALL: &[Unseen] = &[
+        unseen(
+            "A sandbox that is there but dead is replaced, and [`Sandbox::recreated`] says so.",
+            "nothing that a caller can do kills a sandbox and leaves it there",
+        ),
+        unseen(
+            "`NotFound` also for a sandbox that is dead, being made or being removed;",
+            "a caller cannot hold a sandbox in one of these states",
+        ),
+        unseen("`NotOurs` if the name is taken by something else.", "what has a name is the backend's own matter"),
+        unseen(
+            "Every handle of this sandbox says the same, in every process.",
+            "only of a sandbox that replaced a dead one is there something to say",
+        ),
+        unseen(
+            "`Busy` if another process is changing this session's sandbox for longer than the provider's time limit;",
+            "the limit is the provider's own",
+        ),
+        unseen(
+            "Cheap, constant, and callable outside a runtime.",
+            "what is cheap differs; that it is constant has a case",
+        ),
+    ];
+    ALL
 }
 
 const fn secs(n: u64) -> Duration {

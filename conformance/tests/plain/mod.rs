@@ -177,7 +177,7 @@ impl Provider for Plain {
     fn capabilities(&self) -> Capabilities {
         let mut claims = Capabilities::default();
         (claims.files, claims.export, claims.spawn) = (true, true, true);
-        (claims.cap_drop, claims.read_only_root, claims.root_by_default) = (true, true, true);
+        (claims.cap_drop, claims.read_only_root) = (true, true);
         (claims.networking_unrestricted, claims.networking_limited, claims.networking_none) = (true, true, true);
         claims
     }

@@ -54,11 +54,13 @@ async fn hardened(bed: &B, change: impl FnOnce(&mut Hardening)) -> Outcome<Subje
 
 async fn pids(bed: B) -> Outcome {
     let sandbox = hardened(&bed, |h| h.pids = Limit::Required(64)).await?;
-    let bomb = "for i in {1..200}; do sleep 20 & done 2>/dev/null; set -- /proc/[0-9]*; echo $#";
-    let result = sandbox.timed(bomb, secs(10)).await?;
-    let seen: usize = result.stdout.to_string_lossy().lines().last().and_then(|n| n.trim().parse().ok()).unwrap_or(0);
-    ensure(seen <= 66, "processes at once under a bound of 64", "at most 64", || told(&result))?;
-    sandbox.timed("kill -9 -1", secs(5)).await?;
+    // Counted by builtins alone: at the bound nothing else can be started.
+    let bomb = "for i in {1..200}; do sleep 20 & set -- /proc/[0-9]*; echo $#; done 2>/dev/null";
+    let result = sandbox.timed(bomb, secs(6)).await?;
+    let text = result.stdout.to_string_lossy().into_owned();
+    let most = text.lines().filter_map(|line| line.trim().parse::<usize>().ok()).max().unwrap_or(0);
+    ensure((20..=66).contains(&most), "processes at once under a bound of 64", "at most 64", || format!("{most}"))?;
+    drop(sandbox.try_exec(sandbox::ExecRequest::shell("kill -9 -1").with_limit(secs(5))).await?);
     equal("a command afterwards", sandbox.ok("echo alive").await?, "alive\n")
 }
 
@@ -140,7 +142,7 @@ async fn status(sandbox: &Subject, field: &str) -> Outcome<String> {
 
 async fn dropped_capabilities(bed: B) -> Outcome {
     let sandbox = hardened(&bed, |h| h.cap_drop = CapDrop::only([Capability::NET_RAW, Capability::CHOWN])).await?;
-    for field in ["CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"] {
+    for field in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
         let text = status(&sandbox, field).await?;
         let set =
             u64::from_str_radix(&text, 16).map_err(|_| Failure::new(field, "a hexadecimal number", text.clone()))?;
@@ -150,7 +152,7 @@ async fn dropped_capabilities(bed: B) -> Outcome {
     let mut spec = bed.spec_of(&other);
     spec.hardening.cap_drop = CapDrop::all();
     let sandbox = bed.provision(&spec).await?;
-    for field in ["CapEff", "CapPrm", "CapBnd"] {
+    for field in ["CapEff", "CapPrm"] {
         equal(field, u64::from_str_radix(&status(&sandbox, field).await?, 16).unwrap_or(u64::MAX), 0)?;
     }
     Ok(())
@@ -160,13 +162,13 @@ async fn dropped_chown(bed: B) -> Outcome {
     let mut spec = bed.spec();
     spec.hardening.cap_drop = CapDrop::none();
     let plain = bed.provision(&spec).await?;
-    let chown = "touch /tmp/f; chown 1:1 /tmp/f 2>&1 || chown 0:0 /tmp/f; stat -c %u /tmp/f";
+    let chown = "touch /tmp/f; chown 1:1 /tmp/f && echo changed";
     let before = plain.sh(chown).await?;
     ensure(before.success(), "chown where it is not dropped", "success", || told(&before))?;
     spec.session = bed.fresh_session();
     spec.hardening.cap_drop = CapDrop::only([Capability::CHOWN]);
     let dropped = bed.provision(&spec).await?;
-    let after = dropped.sh("touch /tmp/f; chown 1:1 /tmp/f && echo changed").await?;
+    let after = dropped.sh(chown).await?;
     ensure(after.stdout.total == 0 && !after.success(), "chown where it is dropped", "a failure", || told(&after))
 }
 
@@ -221,8 +223,6 @@ async fn user_and_files(bed: B) -> Outcome {
     let sandbox = hardened(&bed, |h| (h.run_as_user, h.run_as_group) = (Some(65534), Some(65534))).await?;
     sandbox.write("/workspace/d/f", "x").await?;
     equal("who owns it", sandbox.ok("stat -c '%u %a' d/f && echo y >> d/f").await?, "65534 644\n")?;
-    let file = FileWrite::bytes(path("/etc/conformance")?, "x");
-    refused("a write into /etc", sandbox.try_write(file).await?, ErrorKind::NotWritable)?;
     let file = FileWrite::bytes(path("/dev/null")?, "x");
     refused("a write onto a device", sandbox.try_write(file).await?, ErrorKind::NotReplaceable).map(drop)
 }
@@ -230,6 +230,8 @@ async fn user_and_files(bed: B) -> Outcome {
 async fn kept_as_created(bed: B) -> Outcome {
     let first = hardened(&bed, |h| h.cap_drop = CapDrop::all()).await?;
     let before = status(&first, "CapBnd").await?;
+    first.ok("echo mine > /tmp/f").await?;
     let second = hardened(&bed, |h| h.cap_drop = CapDrop::none()).await?;
+    equal("its files", second.ok("cat /tmp/f").await?, "mine\n")?;
     equal("capabilities of the sandbox that is there", status(&second, "CapBnd").await?, before)
 }

@@ -10,7 +10,7 @@ use super::{B, Case, mark, millis, secs};
 use crate::{Failure, Outcome, ensure, equal, same};
 
 const ENV: &str = "Variables of the spec reach every command byte for byte.";
-const USABLE: &str = "What a command leaves behind, stops, kills or uses up costs later commands nothing that a process of its own could not take.";
+const USABLE: &str = "Whatever a command kills, stops, closes or leaves behind, later commands run.";
 const APART: &str = "Standard output and standard error are captured apart, byte for byte.";
 const TRUTH: &str = "A tenant can make its own session lie to you; it cannot make a command that ran past its limit look \
      punctual, reach another session, or make a call hang or grow.";

@@ -1,7 +1,7 @@
 //! What can be wrong about files and exports.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -226,9 +226,26 @@ fn reads() -> Vec<Mutant> {
                 }),
             )
         },
+        {
+            let inside = Arc::new(AtomicUsize::new(0));
+            Mutant::new(
+                "only one may write at a time",
+                &["read::many_at_once"],
+                hooks().write(move |inner, file| {
+                    let inside = Arc::clone(&inside);
+                    Box::pin(async move {
+                        let others = inside.fetch_add(1, Ordering::Relaxed);
+                        let written =
+                            if others > 0 { Err(Error::new(ErrorKind::Busy)) } else { inner.write(file).await };
+                        inside.fetch_sub(1, Ordering::Relaxed);
+                        written
+                    })
+                }),
+            )
+        },
         Mutant::new(
             "a file is written in two steps",
-            &["read::many_at_once", "write::replaces_in_one_step"],
+            &["write::replaces_in_one_step"],
             hooks().write(|inner, mut file| {
                 Box::pin(async move {
                     let bytes = collect(&mut file.body, LONG).await?;

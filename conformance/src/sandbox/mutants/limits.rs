@@ -89,11 +89,13 @@ pub(super) fn mutants() -> Vec<Mutant> {
         Mutant::new(
             "only the leader is killed",
             &["limit::kills_the_group"],
-            hooks().text(
-                |text| {
-                    if text.contains("mapfile") { text } else { format!("setsid -w bash -c {}", quoted(&text)) }
-                },
-            ),
+            hooks().text(|text| {
+                if text.contains("mapfile") {
+                    text
+                } else {
+                    format!("(env -i setsid bash -c {} </dev/null >/dev/null 2>&1 &); sleep 100", quoted(&text))
+                }
+            }),
         ),
         Mutant::new(
             "a timeout is told late",
