@@ -22,9 +22,10 @@ fn documentation(source: &str) -> (String, Vec<String>) {
             }
             None if doc.is_empty() => open = false,
             None if open => {
-                let last = bullets.last_mut().unwrap();
-                last.push(' ');
-                last.push_str(doc);
+                if let Some(last) = bullets.last_mut() {
+                    last.push(' ');
+                    last.push_str(doc);
+                }
             }
             None => {}
         }
