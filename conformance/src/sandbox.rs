@@ -5,6 +5,7 @@ mod cases;
 pub mod mutants;
 mod setup;
 mod subject;
+mod tar;
 
 pub use bed::Bed;
 pub use cases::{Unseen, cases, unseen};

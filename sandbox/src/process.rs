@@ -196,8 +196,9 @@ impl Process {
     /// # Errors
     ///
     /// [`ErrorKind::Lost`] or [`ErrorKind::NotFound`] if the sandbox cannot be reached.
-    pub async fn signal(&self, signal: Signal) -> Result<(), Error> {
-        self.control.signal(signal).await
+    // Not an `async fn`: its future would hold the whole process, which is not `Sync`, and could not be sent to another thread.
+    pub fn signal(&self, signal: Signal) -> impl Future<Output = Result<(), Error>> + Send + '_ {
+        self.control.signal(signal)
     }
 
     /// Kills the command and what it started, also what left its process group.
@@ -205,8 +206,8 @@ impl Process {
     /// # Errors
     ///
     /// As [`signal`](Self::signal).
-    pub async fn kill(&self) -> Result<(), Error> {
-        self.control.signal(Signal::Kill).await
+    pub fn kill(&self) -> impl Future<Output = Result<(), Error>> + Send + '_ {
+        self.control.signal(Signal::Kill)
     }
 
     /// Waits for its end. Closes nothing and reads nothing: output that nobody reads can keep it from ending.

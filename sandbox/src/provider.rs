@@ -70,6 +70,7 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// Removes everything of the session, whoever made it, and waits until it is gone.
     ///
     /// - After a reap the sandbox is gone: a handle that was made before fails as `NotFound`, and the session is not owned.
+    /// - A command that runs when its sandbox is removed fails as `NotFound` or `Lost`, with `Effect::Unknown`.
     /// - Reaping a session again succeeds.
     /// - Reaping a session that never was succeeds.
     ///
@@ -124,6 +125,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - What a command started in its process group dies with it at its limit.
     /// - A command that ends in time leaves no watchdog behind and nothing in its output.
     /// - A command ends when its process ends: a background process that holds its output neither delays the result nor dies of it.
+    /// - What a background process prints after its command ended is in no later result.
+    /// - A limit does not delay a command that ends in time.
     /// - A command that ran past its limit is never reported as punctual, whatever it kills or closes.
     /// - A command that kills itself in time is not timed out.
     /// - Exit code 124 is not a timeout.
@@ -131,6 +134,7 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - Limits below a second are kept as they are, not rounded.
     /// - A command whose future is dropped is killed.
     /// - A failed command, a dropped future or a timeout costs no other command anything.
+    /// - Whatever a command kills, stops, closes or leaves behind, later commands run.
     ///
     /// `limit` counts on the caller's clock from the moment the command starts. At the limit the command gets `SIGKILL` (or
     /// `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds later, plus `grace`.

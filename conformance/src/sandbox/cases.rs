@@ -1,11 +1,21 @@
 //! The cases, by area.
 
+mod batch;
 mod exec;
+mod export;
+mod hardening;
+mod hostile;
 mod limits;
+mod networking;
 mod provider;
+mod read;
+mod spawn;
+mod write;
 
 use std::sync::Arc;
 use std::time::Duration;
+
+use bytes::Bytes;
 
 use super::{Bed, Case};
 
@@ -14,7 +24,10 @@ type B = Arc<Bed>;
 
 /// Every case of the suite.
 pub fn cases() -> Vec<Case> {
-    [exec::cases(), limits::cases(), provider::cases()].concat()
+    let core = [exec::cases(), limits::cases(), provider::cases()].concat();
+    let files = [read::cases(), write::cases(), batch::cases(), export::cases()].concat();
+    let rest = [spawn::cases(), networking::cases(), hardening::cases(), hostile::cases()].concat();
+    [core, files, rest].concat()
 }
 
 /// A sentence of the contract that no case can look at, and why.
@@ -29,7 +42,33 @@ pub struct Unseen {
 
 /// The sentences of the contract that no case can look at.
 pub fn unseen() -> &'static [Unseen] {
-    &[]
+    const fn unseen(rule: &'static str, reason: &'static str) -> Unseen {
+        Unseen { rule, reason }
+    }
+    const ALL: &[Unseen] = &[
+        unseen(
+            "A sandbox that is there but dead is replaced, and [`Sandbox::recreated`] says so.",
+            "nothing that a caller can do kills a sandbox and leaves it there",
+        ),
+        unseen(
+            "`NotFound` also for a sandbox that is dead, being made or being removed;",
+            "a caller cannot hold a sandbox in one of these states",
+        ),
+        unseen("`NotOurs` if the name is taken by something else.", "what has a name is the backend's own matter"),
+        unseen(
+            "Every handle of this sandbox says the same, in every process.",
+            "only of a sandbox that replaced a dead one is there something to say",
+        ),
+        unseen(
+            "`Busy` if another process is changing this session's sandbox for longer than the provider's time limit;",
+            "the limit is the provider's own",
+        ),
+        unseen(
+            "Cheap, constant, and callable outside a runtime.",
+            "what is cheap differs; that it is constant has a case",
+        ),
+    ];
+    ALL
 }
 
 const fn secs(n: u64) -> Duration {
@@ -45,4 +84,65 @@ fn mark() -> String {
     let mut bytes = [0; 4];
     getrandom::fill(&mut bytes).expect("the operating system has a source of randomness");
     format!("{}", 100_000 + u32::from_le_bytes(bytes) % 800_000_000)
+}
+
+/// `size` bytes without a period, the same each time.
+fn filler(size: usize) -> Bytes {
+    let mut state = 0x9e37_79b9_u32;
+    let mut bytes = Vec::with_capacity(size + 4);
+    while bytes.len() < size {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(size);
+    bytes.into()
+}
+
+/// Names that somebody trims, expands, folds, splits or takes for options.
+fn odd_names() -> Vec<Vec<u8>> {
+    let mut names: Vec<Vec<u8>> = [
+        " a",
+        "a ",
+        "-rf",
+        "--",
+        "-",
+        "a b",
+        "a\nb",
+        "\n",
+        "a\tb",
+        "*",
+        "?",
+        "[0]",
+        "a:b",
+        "\\x20",
+        "\\",
+        "$(id)",
+        "`id`",
+        "'\"",
+        "'",
+        "%2e%2e",
+        "%s",
+        "\u{e9}",
+        "e\u{301}",
+        "...",
+        ".hidden",
+        "~",
+        "#",
+        "!",
+        "&",
+        ";",
+        "|",
+        "{a,b}",
+        "a=b",
+        "@",
+        "+x",
+        "\r",
+        "\u{1b}[2J",
+    ]
+    .map(|name| name.as_bytes().to_vec())
+    .into();
+    names.extend([vec![0xff, 0xfe], vec![b'n'; 255], b"a\xc3".to_vec(), vec![1, 2, 127]]);
+    names
 }

@@ -15,9 +15,12 @@
 //! ```
 
 mod exec;
+mod files;
 mod hooks;
+mod hostile;
 mod limits;
 mod provider;
+mod spawn;
 
 use std::sync::Arc;
 
@@ -79,5 +82,8 @@ pub fn mutants() -> Vec<Mutant> {
     let mut all = exec::mutants();
     all.extend(limits::mutants());
     all.extend(provider::mutants());
+    all.extend(files::mutants());
+    all.extend(spawn::mutants());
+    all.extend(hostile::mutants());
     all
 }

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use bytes::Bytes;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use sandbox::{ByteStream, Error, ErrorKind, FileWrite, ReadStream, SandboxPath};
 use tokio::io::AsyncReadExt;
@@ -168,7 +168,9 @@ pub(super) async fn write(root: &OwnedFd, file: FileWrite<'_>) -> Result<(), Err
         return Err(class(ErrorKind::ShortTransfer, &path));
     }
     rustix::fs::fchmod(&made, mode).map_err(|e| super::fault(e.into()))?;
-    rustix::fs::renameat(&dir, temporary.as_str(), &dir, name).map_err(|errno| match errno {
+    let flags = if create_new { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
+    rustix::fs::renameat_with(&dir, temporary.as_str(), &dir, name, flags).map_err(|errno| match errno {
+        Errno::EXIST => class(ErrorKind::AlreadyExists, &path),
         Errno::ISDIR => class(ErrorKind::IsDirectory, &path),
         other => unwritable(other, &path),
     })?;

@@ -3,6 +3,8 @@
 //! It contains nobody and is no backend: it keeps the contract of whoever is honest, so that a mutant breaks one rule and nothing
 //! else does.
 
+#![allow(clippy::unwrap_used)]
+
 mod files;
 mod run;
 
@@ -67,14 +69,19 @@ set -e
 R=$1 W=$2
 mount -t tmpfs -o mode=755 tmpfs "$R"
 mkdir -p "$R"/{usr,etc,dev/shm,proc,tmp,mnt,run,old} "$R$W"
-chmod 1777 "$R/tmp" "$R/dev/shm"
-mount --rbind /usr "$R/usr"
+for d in tmp dev/shm; do chmod 1777 "$R/$d"; done
+mount --bind /usr "$R/usr"
+mount -o remount,bind,ro "$R/usr"
 for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -a "/$l" "$R/"; done
 cp /etc/{passwd,group,ld.so.cache} "$R/etc/" 2>/dev/null || true
 for f in /etc/hosts /dev/null /dev/zero /dev/full /dev/random /dev/urandom; do touch "$R$f"; mount --bind "$f" "$R$f"; done
 ln -s /proc/self/fd "$R/dev/fd"
 mount -t proc proc "$R/proc"
+if [[ $3 == ro ]]; then
+    for d in "$W" /tmp /mnt /run; do mount -t tmpfs -o mode=1777 tmpfs "$R$d"; done
+fi
 cd "$R"; pivot_root . old; umount -l /old; rmdir /old; cd /
+[[ $3 == ro ]] && mount -o remount,bind,ro /
 trap '' CHLD
 echo ready
 exec sleep infinity </dev/null >/dev/null 2>&1
@@ -147,6 +154,7 @@ impl Plain {
         let mut child = command
             .arg(dir.join("root"))
             .arg(workdir)
+            .arg(if spec.hardening.read_only_root { "ro" } else { "rw" })
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -169,6 +177,7 @@ impl Provider for Plain {
     fn capabilities(&self) -> Capabilities {
         let mut claims = Capabilities::default();
         (claims.files, claims.export, claims.spawn) = (true, true, true);
+        (claims.cap_drop, claims.read_only_root) = (true, true);
         (claims.networking_unrestricted, claims.networking_limited, claims.networking_none) = (true, true, true);
         claims
     }

@@ -16,15 +16,21 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
 use tokio::sync::watch;
 
-/// The first child of `parent`.
-pub(super) fn child_of(parent: i32) -> Option<i32> {
-    let pids = std::fs::read_dir("/proc").ok()?.flatten();
+/// The children of `parent`.
+fn children(parent: i32) -> Vec<i32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.into_iter().find(|pid| {
+    let of_parent = |pid: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let ppid = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
         ppid == Some(parent)
-    })
+    };
+    pids.filter(of_parent).collect()
+}
+
+/// The first child of `parent`.
+pub(super) fn child_of(parent: i32) -> Option<i32> {
+    children(parent).first().copied()
 }
 
 fn start(
@@ -44,6 +50,12 @@ fn start(
         nsenter.arg("--net");
     }
     nsenter.args(["--", "/usr/bin/setsid"]);
+    let dropped = &spec.hardening.cap_drop;
+    if !dropped.is_empty() {
+        let names: Vec<_> = dropped.names().iter().map(|name| format!("-{}", name.to_lowercase())).collect();
+        let names = names.join(",");
+        nsenter.args(["/usr/bin/setpriv", "--no-new-privs", "--bounding-set", &names, "--inh-caps", &names, "--"]);
+    }
     let mut script = None;
     match command {
         Command::Shell(text) if text.len() > ExecRequest::MAX_ARG => {
@@ -88,9 +100,15 @@ impl Group {
 
     fn kill(&self) {
         let _ = kill_process(self.nsenter, Signal::STOP);
-        if let Some(inner) = child_of(self.nsenter.as_raw_nonzero().get()).and_then(Pid::from_raw) {
-            let _ = kill_process_group(inner, Signal::KILL);
-            let _ = kill_process(inner, Signal::KILL);
+        let mut all = children(self.nsenter.as_raw_nonzero().get());
+        let mut at = 0;
+        while let Some(parent) = all.get(at) {
+            all.extend(children(*parent));
+            at += 1;
+        }
+        for pid in all.into_iter().filter_map(Pid::from_raw) {
+            let _ = kill_process_group(pid, Signal::KILL);
+            let _ = kill_process(pid, Signal::KILL);
         }
         let _ = kill_process_group(self.nsenter, Signal::KILL);
     }
@@ -134,7 +152,7 @@ async fn capture(
     let mut before = u64::MAX;
     while !early && before != kept.lock().unwrap().1 {
         before = kept.lock().unwrap().1;
-        if tokio::time::timeout(Duration::from_millis(25), eof.wait_for(|closed| *closed)).await.is_ok() {
+        if tokio::time::timeout(Duration::from_millis(200), eof.wait_for(|closed| *closed)).await.is_ok() {
             break;
         }
     }

@@ -30,7 +30,7 @@ const DESTROY: &str = "Destroying twice succeeds, and every other operation then
 const BOUND_HANDLE: &str =
     "once that one is gone, everything fails as `NotFound`, also when the session has another by then.";
 const ENDS: &str =
-    "A command that runs when its sandbox is removed ends, as a failure that does not claim to know its effect.";
+    "A command that runs when its sandbox is removed fails as `NotFound` or `Lost`, with `Effect::Unknown`.";
 const REACH: &str = "A tenant can make its own session lie to you; it cannot make a command that ran past its limit look \
      punctual, reach another session, or make a call hang or grow.";
 

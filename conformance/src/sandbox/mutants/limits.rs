@@ -78,6 +78,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 "limit::overrun_closes_its_output",
                 "limit::overrun_traps_term",
                 "limit::overrun_by_a_hair",
+                "hostile::writes_to_others_output",
             ],
             hooks().result(|r| {
                 if r.timed_out {
@@ -88,11 +89,13 @@ pub(super) fn mutants() -> Vec<Mutant> {
         Mutant::new(
             "only the leader is killed",
             &["limit::kills_the_group"],
-            hooks().text(
-                |text| {
-                    if text.contains("mapfile") { text } else { format!("setsid -w bash -c {}", quoted(&text)) }
-                },
-            ),
+            hooks().text(|text| {
+                if text.contains("mapfile") {
+                    text
+                } else {
+                    format!("(env -i setsid bash -c {} </dev/null >/dev/null 2>&1 &); sleep 100", quoted(&text))
+                }
+            }),
         ),
         Mutant::new(
             "a timeout is told late",
@@ -161,7 +164,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         ),
         Mutant::new(
             "stragglers are killed",
-            &["limit::stragglers_live_on"],
+            &["limit::stragglers_live_on", "hostile::leaves_junk"],
             hooks().exec(|inner, request| async move {
                 let result = inner.exec(request).await;
                 kill_all(&inner).await;

@@ -222,7 +222,7 @@ fn provisions() -> Vec<Mutant> {
                 "capabilities change",
                 &["provision::capabilities_are_constant"],
                 hooks().capabilities(move |mut claims| {
-                    claims.pids_limit = asked.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+                    claims.pids_limit = asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
                     claims
                 }),
             )

@@ -1,0 +1,237 @@
+//! How a sandbox is contained.
+
+use std::time::Instant;
+
+use sandbox::{CapDrop, Capability, ErrorKind, FileWrite, Hardening, Limit};
+
+use super::super::Subject;
+use super::super::bed::{path, refused};
+use super::super::subject::told;
+use super::{B, Case, filler, secs};
+use crate::{Failure, Outcome, ensure, equal};
+
+const CAPS: &str = "Capabilities that no process of the sandbox can have.";
+const GAIN: &str = "If there is one, no process can gain privileges either.";
+const ROOT: &str = "Only the working directory, `/tmp` and `/mnt` can be written.";
+const USER: &str = "The numeric user that commands run as; `None` is the image's own.";
+const PREFERRED: &str = "This bound where the backend can impose one, else none.";
+
+pub(super) fn cases() -> Vec<Case> {
+    let all = vec![
+        Case::new("hardening::pids", "Processes and threads at once.", pids).needs("pids_limit", |c| c.pids_limit),
+        Case::new("hardening::cpu", "Processor time, in thousandths of a core.", cpu)
+            .needs("cpu_limit", |c| c.cpu_limit),
+        Case::new("hardening::memory", "Memory, in bytes.", memory).needs("memory_limit", |c| c.memory_limit),
+        Case::new("hardening::disk", "Disk that the sandbox's own files may take, in bytes.", disk)
+            .needs("disk_limit", |c| c.disk_limit),
+        Case::new("hardening::preferred_bounds", PREFERRED, preferred),
+        Case::new("hardening::dropped_capabilities", CAPS, dropped_capabilities).needs("cap_drop", |c| c.cap_drop),
+        Case::new("hardening::dropped_chown", CAPS, dropped_chown)
+            .needs("cap_drop and root_by_default", |c| c.cap_drop && c.root_by_default),
+        Case::new("hardening::no_new_privileges", GAIN, no_new_privileges).needs("cap_drop", |c| c.cap_drop),
+        Case::new("hardening::read_only_root", ROOT, read_only_root).needs("read_only_root", |c| c.read_only_root),
+        Case::new("hardening::read_only_root_and_files", ROOT, read_only_root_and_files)
+            .needs("read_only_root and files", |c| c.read_only_root && c.files),
+        Case::new("hardening::user_and_group", USER, user_and_group).needs("run_as_user", |c| c.run_as_user),
+        Case::new("hardening::user_and_files", USER, user_and_files)
+            .needs("run_as_user and files", |c| c.run_as_user && c.files),
+        Case::new(
+            "hardening::kept_as_created",
+            "`env` and `hardening` stay as they were at its creation.",
+            kept_as_created,
+        )
+        .needs("cap_drop", |c| c.cap_drop),
+    ];
+    all.into_iter().map(|case| case.profile("hardening")).collect()
+}
+
+/// The case's sandbox, hardened as `change` says on top of the plain spec.
+async fn hardened(bed: &B, change: impl FnOnce(&mut Hardening)) -> Outcome<Subject> {
+    let mut spec = bed.spec();
+    change(&mut spec.hardening);
+    bed.provision(&spec).await
+}
+
+async fn pids(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| h.pids = Limit::Required(64)).await?;
+    // Counted by builtins alone: at the bound nothing else can be started.
+    let bomb = "for i in {1..200}; do sleep 20 & set -- /proc/[0-9]*; echo $#; done 2>/dev/null";
+    let result = sandbox.timed(bomb, secs(6)).await?;
+    let text = result.stdout.to_string_lossy().into_owned();
+    let most = text.lines().filter_map(|line| line.trim().parse::<usize>().ok()).max().unwrap_or(0);
+    ensure((20..=66).contains(&most), "processes at once under a bound of 64", "at most 64", || format!("{most}"))?;
+    drop(sandbox.try_exec(sandbox::ExecRequest::shell("kill -9 -1").with_limit(secs(5))).await?);
+    equal("a command afterwards", sandbox.ok("echo alive").await?, "alive\n")
+}
+
+async fn cpu(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| h.cpu_millis = Limit::Required(200)).await?;
+    let begun = Instant::now();
+    let busy = "TIMEFORMAT='%U %S'; time (end=$((SECONDS + 4)); while ((SECONDS < end)); do :; done)";
+    let result = sandbox.timed(busy, secs(30)).await?;
+    let text = result.stderr.to_string_lossy().into_owned();
+    let used: f64 = text.split_whitespace().filter_map(|n| n.parse::<f64>().ok()).sum();
+    let share = used / begun.elapsed().as_secs_f64();
+    ensure(share < 0.35, "the share of a core under a bound of 0.2", "at most 0.35", || {
+        format!("{share:.2} ({})", told(&result))
+    })
+}
+
+async fn memory(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| h.memory_bytes = Limit::Required(128 << 20)).await?;
+    equal("a small command", sandbox.ok("echo alive").await?, "alive\n")?;
+    let result = sandbox
+        .try_exec(
+            sandbox::ExecRequest::shell("head -c 1G /dev/zero | tail; exit ${PIPESTATUS[1]}").with_limit(secs(60)),
+        )
+        .await?;
+    match result {
+        Ok(result) => ensure(
+            !result.success() && !result.timed_out,
+            "1 GiB under a bound of 128 MiB",
+            "a failure that is no timeout",
+            || told(&result),
+        ),
+        Err(error) => ensure(
+            error.kind() == ErrorKind::NotFound || error.death().is_some(),
+            "1 GiB under a bound of 128 MiB",
+            "the cause of death",
+            || crate::short(&error),
+        ),
+    }
+}
+
+async fn disk(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| h.disk_bytes = Limit::Required(64 << 20)).await?;
+    let result = sandbox
+        .try_exec(
+            sandbox::ExecRequest::shell("head -c 512M /dev/zero > fill; sync; stat -c %s fill").with_limit(secs(60)),
+        )
+        .await?;
+    match result {
+        Ok(result) => {
+            let size: u64 = result.stdout.to_string_lossy().trim().parse().unwrap_or(0);
+            ensure(size <= 80 << 20, "512 MiB under a bound of 64 MiB", "at most 80 MiB", || told(&result))
+        }
+        Err(error) => {
+            ensure(error.kind() == ErrorKind::NotFound, "512 MiB under a bound of 64 MiB", "a failure", || {
+                crate::short(&error)
+            })
+        }
+    }
+}
+
+async fn preferred(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| {
+        h.pids = Limit::Preferred(256);
+        h.cpu_millis = Limit::Preferred(1000);
+        h.memory_bytes = Limit::Preferred(1 << 30);
+        h.disk_bytes = Limit::Preferred(1 << 30);
+    })
+    .await?;
+    equal("a command", sandbox.ok("echo alive").await?, "alive\n")
+}
+
+/// The value of `field` in the status of a fresh process.
+async fn status(sandbox: &Subject, field: &str) -> Outcome<String> {
+    let printed = sandbox.ok("cat /proc/self/status").await?;
+    let line = printed.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.map(|value| value.trim().to_owned())
+        .ok_or_else(|| Failure::new("the status of a process", field, printed.clone()))
+}
+
+async fn dropped_capabilities(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| h.cap_drop = CapDrop::only([Capability::NET_RAW, Capability::CHOWN])).await?;
+    for field in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        let text = status(&sandbox, field).await?;
+        let set =
+            u64::from_str_radix(&text, 16).map_err(|_| Failure::new(field, "a hexadecimal number", text.clone()))?;
+        ensure(set & (1 << 13 | 1) == 0, field, "neither NET_RAW nor CHOWN", || text.clone())?;
+    }
+    let other = bed.fresh_session();
+    let mut spec = bed.spec_of(&other);
+    spec.hardening.cap_drop = CapDrop::all();
+    let sandbox = bed.provision(&spec).await?;
+    for field in ["CapEff", "CapPrm"] {
+        equal(field, u64::from_str_radix(&status(&sandbox, field).await?, 16).unwrap_or(u64::MAX), 0)?;
+    }
+    Ok(())
+}
+
+async fn dropped_chown(bed: B) -> Outcome {
+    let mut spec = bed.spec();
+    spec.hardening.cap_drop = CapDrop::none();
+    let plain = bed.provision(&spec).await?;
+    let chown = "touch /tmp/f; chown 1:1 /tmp/f && echo changed";
+    let before = plain.sh(chown).await?;
+    ensure(before.success(), "chown where it is not dropped", "success", || told(&before))?;
+    spec.session = bed.fresh_session();
+    spec.hardening.cap_drop = CapDrop::only([Capability::CHOWN]);
+    let dropped = bed.provision(&spec).await?;
+    let after = dropped.sh(chown).await?;
+    ensure(after.stdout.total == 0 && !after.success(), "chown where it is dropped", "a failure", || told(&after))
+}
+
+async fn no_new_privileges(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| h.cap_drop = CapDrop::only([Capability::NET_RAW])).await?;
+    equal("NoNewPrivs", status(&sandbox, "NoNewPrivs").await?, "1")?;
+    if bed.claims().spawn {
+        let mut process =
+            sandbox.spawn(sandbox::SpawnRequest::shell("grep -q 'NoNewPrivs:.*1' /proc/self/status")).await?;
+        let exit = crate::within("the end of a spawned command", secs(20), process.wait()).await?;
+        ensure(exit.as_ref().is_ok_and(|exit| exit.success()), "NoNewPrivs of a spawned command", "1", || {
+            crate::short(&exit)
+        })?;
+    }
+    Ok(())
+}
+
+async fn read_only_root(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| h.read_only_root = true).await?;
+    let text = "for d in /workspace /tmp /mnt /mnt/session; do mkdir -p $d/x/y && touch $d/x/y/f && rm -r $d/x || echo closed $d; done; \
+                for d in / /etc /usr /usr/bin /var /home /root /opt /lib; do [[ -d $d ]] && (: > $d/x) 2>/dev/null && echo open $d; done; true";
+    equal("directories with the wrong answer", sandbox.ok(text).await?, "")
+}
+
+async fn read_only_root_and_files(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| h.read_only_root = true).await?;
+    sandbox.write("/workspace/f", "x").await?;
+    sandbox.write("/tmp/a/f", "x").await?;
+    sandbox.write("/mnt/session/f", "x").await?;
+    for name in ["/etc/conformance", "/usr/new/f", "/newdir/f", "/conformance"] {
+        for size in [256 << 10, 3] {
+            let file = FileWrite::bytes(path(name)?, filler(size));
+            let error = refused(name, sandbox.try_write(file).await?, ErrorKind::NotWritable)?;
+            ensure(error.reason().is_some_and(|r| !r.is_empty()), name, "a reason", || crate::short(&error))?;
+        }
+    }
+    for size in [1, 256 << 10] {
+        let file = FileWrite::bytes(path("/dev/null")?, filler(size));
+        refused("a device under a read-only root", sandbox.try_write(file).await?, ErrorKind::NotReplaceable)?;
+    }
+    Ok(())
+}
+
+async fn user_and_group(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| (h.run_as_user, h.run_as_group) = (Some(65534), Some(65533))).await?;
+    equal("user and group", sandbox.ok("id -u; id -g").await?, "65534\n65533\n")?;
+    equal("the working directory", sandbox.ok("touch f && ls").await?, "f\n")?;
+    equal("/tmp", sandbox.ok("touch /tmp/f && ls /tmp").await?, "f\n")
+}
+
+async fn user_and_files(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| (h.run_as_user, h.run_as_group) = (Some(65534), Some(65534))).await?;
+    sandbox.write("/workspace/d/f", "x").await?;
+    equal("who owns it", sandbox.ok("stat -c '%u %a' d/f && echo y >> d/f").await?, "65534 644\n")?;
+    let file = FileWrite::bytes(path("/dev/null")?, "x");
+    refused("a write onto a device", sandbox.try_write(file).await?, ErrorKind::NotReplaceable).map(drop)
+}
+
+async fn kept_as_created(bed: B) -> Outcome {
+    let first = hardened(&bed, |h| h.cap_drop = CapDrop::all()).await?;
+    let before = status(&first, "CapBnd").await?;
+    first.ok("echo mine > /tmp/f").await?;
+    let second = hardened(&bed, |h| h.cap_drop = CapDrop::none()).await?;
+    equal("its files", second.ok("cat /tmp/f").await?, "mine\n")?;
+    equal("capabilities of the sandbox that is there", status(&second, "CapBnd").await?, before)
+}

@@ -1,0 +1,286 @@
+//! Tenants that fight back.
+
+use std::time::Instant;
+
+use sandbox::{Env, ExecRequest};
+
+use super::super::Subject;
+use super::super::subject::told;
+use super::{B, Case, mark, millis, secs};
+use crate::{Failure, Outcome, ensure, equal, same};
+
+const ENV: &str = "Variables of the spec reach every command byte for byte.";
+const USABLE: &str = "Whatever a command kills, stops, closes or leaves behind, later commands run.";
+const APART: &str = "Standard output and standard error are captured apart, byte for byte.";
+const TRUTH: &str = "A tenant can make its own session lie to you; it cannot make a command that ran past its limit look \
+     punctual, reach another session, or make a call hang or grow.";
+const BACK: &str = "A file reads back as it was written, whatever its bytes and its name.";
+
+pub(super) fn cases() -> Vec<Case> {
+    let all = vec![
+        Case::new("hostile::variables", ENV, variables),
+        Case::new("hostile::kills_everything", USABLE, kills_everything),
+        Case::new("hostile::stops_everything", USABLE, stops_everything),
+        Case::new("hostile::leaves_junk", USABLE, leaves_junk),
+        Case::new("hostile::exhausts_descriptors", USABLE, exhausts_descriptors),
+        Case::new("hostile::orphans", USABLE, orphans),
+        Case::new("hostile::forges_records", APART, forges_records),
+        Case::new("hostile::writes_to_others_output", TRUTH, writes_to_others_output),
+        Case::new("hostile::hides_the_workdir", TRUTH, hides_the_workdir),
+        Case::new("hostile::never_ending_output", TRUTH, never_ending_output),
+        Case::new("hostile::shadowed_tools", BACK, shadowed_tools).needs("files", |c| c.files),
+        Case::new("hostile::planted_names", BACK, planted_names).needs("files", |c| c.files),
+        Case::new("hostile::file_that_becomes_a_fifo", TRUTH, file_that_becomes_a_fifo).needs("files", |c| c.files),
+    ];
+    all.into_iter().map(|case| case.profile("hostile")).collect()
+}
+
+/// Wants an ordinary command to work.
+async fn alive(sandbox: &Subject, after: &str) -> Outcome {
+    let begun = Instant::now();
+    let result = sandbox.timed("echo alive; echo err >&2; exit 4", secs(20)).await?;
+    let right = result.exit_code == 4 && result.stdout.bytes == "alive\n" && result.stderr.bytes == "err\n";
+    ensure(right, &format!("a command after {after}"), "alive, err and exit code 4", || told(&result))?;
+    ensure(begun.elapsed() < secs(10), &format!("a command after {after}"), "an answer soon", || {
+        format!("{:?}", begun.elapsed())
+    })
+}
+
+async fn variables(bed: B) -> Outcome {
+    let mut env = Env::new();
+    let hostile = [
+        ("PATH", "/nowhere"),
+        ("BASH_ENV", "/tmp/evil"),
+        ("ENV", "/tmp/evil"),
+        ("SHELLOPTS", "xtrace:verbose"),
+        ("BASHOPTS", "nullglob:extdebug"),
+        ("PS4", "$(touch /tmp/ps4)"),
+        ("IFS", "aeiou0123456789"),
+        ("POSIXLY_CORRECT", "1"),
+        ("GLOBIGNORE", "*"),
+        ("CDPATH", "/"),
+        ("LC_ALL", "xx_XX.nonsense"),
+        ("LANG", "tr_TR.UTF-8"),
+        ("TZ", ":/dev/zero"),
+        ("TMPDIR", "/nowhere"),
+        ("HOME", "/nowhere"),
+        ("PROMPT_COMMAND", "exit 9"),
+        ("TAR_OPTIONS", "--nonsense"),
+        ("PYTHONSTARTUP", "/tmp/evil"),
+    ];
+    for (name, value) in hostile {
+        env.set(name, value).map_err(|e| super::super::bed::unexpected("env", "legal", &e))?;
+    }
+    let sandbox = bed.provision(&bed.spec().with_env(env)).await?;
+    let seen = sandbox.exec(ExecRequest::args(["/usr/bin/env", "-0"])).await?;
+    for (name, value) in hostile {
+        let wanted = format!("{name}={value}");
+        let there = seen.stdout.bytes.split(|b| *b == 0).any(|entry| entry == wanted.as_bytes());
+        ensure(there, "the variables of a program", &wanted, || told(&seen))?;
+    }
+    let result = sandbox.exec(ExecRequest::args(["/usr/bin/printf", "%s", "out"]).with_limit(secs(10))).await?;
+    same("the output of a program", &result.stdout.bytes, "out")?;
+    equal("what the platform printed", result.stderr.total, 0)?;
+    let evil = "echo 'echo EVIL; touch /tmp/ran' > /tmp/evil; unset SHELLOPTS 2>/dev/null; :";
+    sandbox.sh(evil).await?;
+    if bed.claims().files {
+        sandbox.write("/tmp/d/f", "x\n").await?;
+        same("a file", &sandbox.read("/tmp/d/f").await?, "x\n")?;
+    }
+    let result = sandbox.exec(ExecRequest::args(["/usr/bin/printf", "%s", "out"])).await?;
+    same("the output of a program", &result.stdout.bytes, "out")
+}
+
+async fn kills_everything(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for text in [
+        "kill -9 -1",
+        "kill -9 0",
+        "kill -9 $PPID",
+        "for p in {2..2000}; do kill -9 $p; done 2>/dev/null",
+        "kill -TERM -1; kill -HUP -1",
+    ] {
+        let begun = Instant::now();
+        drop(sandbox.try_exec(ExecRequest::shell(text).with_limit(secs(5))).await?);
+        ensure(begun.elapsed() < secs(9), text, "an answer", || format!("{:?}", begun.elapsed()))?;
+        alive(&sandbox, text).await?;
+    }
+    Ok(())
+}
+
+async fn stops_everything(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for text in [
+        "kill -STOP -1",
+        "kill -STOP $PPID; sleep 0.3",
+        "for p in {2..2000}; do [[ $p == $$ ]] || kill -STOP $p; done 2>/dev/null",
+    ] {
+        let begun = Instant::now();
+        drop(sandbox.try_exec(ExecRequest::shell(text).with_limit(secs(2))).await?);
+        ensure(begun.elapsed() < secs(8), text, "an answer", || format!("{:?}", begun.elapsed()))?;
+        alive(&sandbox, text).await?;
+    }
+    Ok(())
+}
+
+async fn leaves_junk(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    let text = format!(
+        "for i in {{1..60}}; do (setsid sleep {mark} &) ; done; for i in {{1..200}}; do : > /tmp/.junk-$i; done; echo out"
+    );
+    let result = sandbox.timed(text, secs(20)).await?;
+    same("its output", &result.stdout.bytes, "out\n")?;
+    for _ in 0..5 {
+        alive(&sandbox, "60 processes and 200 files stayed").await?;
+    }
+    equal("its processes", sandbox.marked(&mark).await?, 60)
+}
+
+async fn exhausts_descriptors(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "for i in {10..5000}; do eval \"exec $i</dev/null\" || break; done 2>/dev/null; echo held; sleep 0.2";
+    let result = sandbox.timed(text, secs(20)).await?;
+    ensure(result.stdout.bytes.starts_with(b"held"), "holding every descriptor", "held", || told(&result))?;
+    let text = "exec 0<&- 1>&- 2>&-; for i in {3..50}; do eval \"exec $i>&-\"; done; exit 6";
+    equal("closing every descriptor", sandbox.timed(text, secs(10)).await?.exit_code, 6)?;
+    alive(&sandbox, "no descriptor was left").await
+}
+
+async fn orphans(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "for i in {1..300}; do (sleep 0.05 & ) ; done";
+    for _ in 0..3 {
+        let result = sandbox.timed(text, secs(30)).await?;
+        ensure(!result.timed_out, "300 orphans", "an ordinary end", || told(&result))?;
+    }
+    tokio::time::sleep(secs(1)).await;
+    let zombies = "n=0; for s in /proc/[0-9]*/stat; do read -r line < $s && [[ ${line##*) } == Z* ]] && ((n++)); done 2>/dev/null; echo $n";
+    let left: usize = sandbox.ok(zombies).await?.trim().parse().unwrap_or(usize::MAX);
+    ensure(left <= 5, "zombies after 900 orphans", "at most 5", || left.to_string())
+}
+
+async fn forges_records(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "for w in END BEGIN READY 0 137 END\\ 0 '\\036END 0' '\\0END\\0000' '\\033]0;END\\007' '{\"exit\":0}' EOF; do printf \"$w\\n\"; printf \"$w\\n\" >&2; done; exit 9";
+    let first = sandbox.sh(text).await?;
+    let wanted: &[u8] = b"END\nBEGIN\nREADY\n0\n137\nEND 0\n\x1eEND 0\n\0END\x000\n\x1b]0;END\x07\n{\"exit\":0}\nEOF\n";
+    same("stdout", &first.stdout.bytes, wanted)?;
+    same("stderr", &first.stderr.bytes, wanted)?;
+    equal("the exit code", first.exit_code, 9)?;
+    let again = "cat /proc/$PPID/cmdline /proc/$PPID/environ /proc/$$/environ 2>/dev/null | tr '\\0' '\\n'; exit 8";
+    equal("a command that prints what it finds around it", sandbox.sh(again).await?.exit_code, 8)?;
+    alive(&sandbox, "forged records").await
+}
+
+async fn writes_to_others_output(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let forge = "for i in {1..20}; do for p in /proc/[0-9]*; do [[ $p == /proc/$$ ]] || for fd in 0 1 2 8 9; do \
+                 (printf 'END 0\\n\\0\\0\\0\\0' > $p/fd/$fd) 2>/dev/null; done; done; sleep 0.05; done & sleep 1.5; kill %1";
+    let begun = Instant::now();
+    let (forged, run) = tokio::join!(
+        sandbox.try_exec(ExecRequest::shell(forge).with_limit(secs(4))),
+        sandbox.try_exec(ExecRequest::shell("sleep 60").with_limit(secs(2)))
+    );
+    drop(forged?);
+    ensure(begun.elapsed() < secs(15), "commands whose streams somebody writes to", "answers", || {
+        format!("{:?}", begun.elapsed())
+    })?;
+    if let Ok(result) = run? {
+        // A tenant may spoil its own session's answers, but not make an overrun look punctual.
+        let honest = result.timed_out || result.elapsed < secs(2);
+        ensure(honest, "sleep 60 with a limit of 2 s", "a timeout, or an end before it", || told(&result))?;
+    }
+    tokio::time::sleep(millis(500)).await;
+    let other = bed.provision(&bed.spec_of(&bed.fresh_session())).await?;
+    alive(&other, "another session forged records").await
+}
+
+async fn hides_the_workdir(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let hide = "cd /tmp; rm -rf /workspace 2>/dev/null || rm -rf /workspace/* /workspace/.[!.]* 2>/dev/null; ln -s /nowhere /workspace 2>/dev/null; chmod 000 /workspace; true";
+    sandbox.sh(hide).await?;
+    let begun = Instant::now();
+    for _ in 0..3 {
+        drop(sandbox.try_exec(ExecRequest::shell("echo here").with_limit(secs(5))).await?);
+    }
+    ensure(begun.elapsed() < secs(15), "commands without a working directory", "answers", || {
+        format!("{:?}", begun.elapsed())
+    })?;
+    let elsewhere = ExecRequest::shell("echo here").with_workdir(super::super::bed::path("/tmp")?).with_limit(secs(5));
+    same("a command elsewhere", &sandbox.exec(elsewhere).await?.stdout.bytes, "here\n")
+}
+
+async fn never_ending_output(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let request = ExecRequest::shell("yes '' & yes '' >&2 & exec cat /dev/zero").with_limit(secs(3)).with_caps(1000);
+    let begun = Instant::now();
+    let result = sandbox.exec(request).await?;
+    ensure(result.timed_out && begun.elapsed() < secs(8), "output without an end", "a timeout", || told(&result))?;
+    ensure(result.stdout.bytes.len() == 1000, "what is kept", "1000 bytes", || told(&result))?;
+    let straggler = sandbox.timed("(while :; do echo noise; done &) ; echo end", secs(10)).await?;
+    ensure(
+        !straggler.timed_out && straggler.elapsed < secs(5),
+        "a straggler that prints for ever",
+        "an ordinary end",
+        || told(&straggler),
+    )?;
+    alive(&sandbox, "output without an end").await
+}
+
+async fn shadowed_tools(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let plant = "mkdir -p /tmp/evil; for t in cat tar dd mv rm mkdir stat chmod tee head ls cp ln dirname basename sleep kill env setsid; do \
+                 printf '#!/bin/sh\\necho EVIL $0 >> /tmp/ran\\nexit 0\\n' > /tmp/evil/$t; chmod 755 /tmp/evil/$t; done; \
+                 mkdir -p ~/bin ~/.local/bin 2>/dev/null; cp /tmp/evil/* ~/bin/ 2>/dev/null; cp /tmp/evil/* /usr/local/bin/ 2>/dev/null; \
+                 for f in ~/.bashrc ~/.bash_profile ~/.profile; do echo 'echo EVIL; exit 3' > $f; done 2>/dev/null; cp /tmp/evil/* . ; true";
+    sandbox.sh(plant).await?;
+    sandbox.write("/tmp/d/f", "content\n").await?;
+    let back = sandbox.try_read("/tmp/d/f", 100).await?;
+    // Whoever can write into the image's own PATH may spoil its session's answers; then the call says so.
+    if let Ok(back) = back {
+        same("what reads back", &back, "content\n")?;
+    }
+    if bed.claims().export {
+        drop(bed.try_export(&bed.session, "/tmp/d").await?);
+    }
+    equal("a builtin", sandbox.sh("echo alive").await?.stdout.to_string_lossy(), "alive\n")
+}
+
+async fn planted_names(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let plant = "mkdir -p /tmp/d; cd /tmp; for n in .map-write- .map-exec- .sbx .sbx- .sandbox .tmp .write sbx exec run guest; do \
+                 for d in /tmp /tmp/d /workspace /dev/shm /var/tmp; do mkfifo $d/$n 2>/dev/null; mkfifo $d/$n.pid 2>/dev/null; ln -s /etc/passwd $d/$n.exit 2>/dev/null; \
+                 mkdir $d/$n.killed 2>/dev/null; done; done; true";
+    sandbox.ok(plant).await?;
+    for n in 0..3 {
+        sandbox.write("/tmp/d/f", format!("content {n}\n")).await?;
+        same("what reads back", &sandbox.read("/tmp/d/f").await?, format!("content {n}\n"))?;
+        let result = sandbox.timed("sleep 60", millis(500)).await?;
+        ensure(result.timed_out, "a limit", "a timeout", || told(&result))?;
+    }
+    alive(&sandbox, "names were planted").await
+}
+
+async fn file_that_becomes_a_fifo(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let swap = "cd /tmp; for i in {1..400}; do rm -f f; mkfifo f; rm -f f; echo content > f; ln -sf /dev/zero f; rm -f f; echo content > f; done";
+    let read = async {
+        let begun = Instant::now();
+        for _ in 0..60 {
+            if let Ok(bytes) = sandbox.try_read("/tmp/f", 1 << 20).await? {
+                ensure(
+                    bytes.is_empty() || bytes == "content\n",
+                    "a file that is swapped",
+                    "its content, or nothing",
+                    || crate::short(&bytes),
+                )?;
+            }
+        }
+        ensure(begun.elapsed() < secs(60), "60 reads of a file that is swapped", "no read hangs", || {
+            format!("{:?}", begun.elapsed())
+        })
+    };
+    let (swapped, read) = tokio::join!(sandbox.timed(swap, secs(60)), read);
+    swapped.map_err(|e: Failure| e.within("swapping"))?;
+    read
+}

@@ -1,0 +1,295 @@
+//! Commands that one can talk to while they run.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use sandbox::{ByteStream, Exit, Process, Signal, SpawnRequest};
+use tokio::io::AsyncWriteExt;
+
+use super::super::bed::unexpected;
+use super::{B, Case, filler, mark, millis, secs};
+use crate::{Failure, Outcome, ensure, equal, same, within};
+
+const READS: &str = "A spawned command reads what is written to it, and an end of input when that is closed.";
+const ARRIVES: &str = "A spawned command's output arrives while it runs.";
+const SIGNAL: &str = "A signal reaches a spawned command's process group.";
+const DROPPED: &str = "A spawned command is killed when its handle is dropped.";
+
+pub(super) fn cases() -> Vec<Case> {
+    let all = vec![
+        Case::new("spawn::echo", READS, echo),
+        Case::new("spawn::digests", READS, digests),
+        Case::new("spawn::no_input", "Whether it can be written to; else its standard input is empty.", no_input),
+        Case::new("spawn::output_arrives", ARRIVES, output_arrives),
+        Case::new("spawn::conversation", ARRIVES, conversation),
+        Case::new("spawn::output_waits", "Output is not capped: it waits for its reader.", output_waits),
+        Case::new("spawn::codes", "How a spawned command ended.", codes),
+        Case::new("spawn::wait_again", "Waits for the end; may be called again and then answers the same.", wait_again),
+        Case::new(
+            "spawn::env_and_workdir",
+            "Starts a command and answers at once, so that one can write to it, read from it and signal it.",
+            env_and_workdir,
+        ),
+        Case::new("spawn::signal", SIGNAL, signal),
+        Case::new("spawn::signal_after_the_end", "A command that ended already is no error.", signal_after_the_end),
+        Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill),
+        Case::new("spawn::dropped", DROPPED, dropped).profile("faults"),
+        Case::new("spawn::limit", "Whether it ran into its limit.", limit),
+        Case::new(
+            "spawn::many_at_once",
+            "All operations can run at once, through one handle or several.",
+            many_at_once,
+        ),
+    ];
+    let spawn = |case: Case| if case.profile == "core" { case.profile("spawn") } else { case };
+    all.into_iter().map(|case| spawn(case).needs("spawn", |c| c.spawn)).collect()
+}
+
+async fn all(stream: ByteStream, what: &str) -> Outcome<Bytes> {
+    let bytes = within(what, secs(90), stream.collect(256 << 20)).await?;
+    bytes.map_err(|e| unexpected(what, "bytes to the end", &e))
+}
+
+async fn end(process: &mut Process) -> Outcome<Exit> {
+    within("the end of the command", secs(60), process.wait()).await?.map_err(|e| unexpected("wait", "an end", &e))
+}
+
+/// Takes a stream out of a process, leaving an empty one.
+fn take(stream: &mut ByteStream) -> ByteStream {
+    std::mem::replace(stream, ByteStream::new(futures::stream::empty()))
+}
+
+/// Writes `input` and closes, while both outputs are read.
+async fn feed(process: &mut Process, input: Bytes) -> Outcome<(Bytes, Bytes, Exit)> {
+    let (stdout, stderr) = (take(&mut process.stdout), take(&mut process.stderr));
+    let stdin = process.stdin.take().ok_or_else(|| Failure::new("spawn", "a standard input", "none"))?;
+    let write = async move {
+        let mut stdin = stdin;
+        // A command may end without reading everything.
+        let _ = stdin.write_all(&input).await;
+        let _ = stdin.shutdown().await;
+    };
+    let (_, stdout, stderr) =
+        tokio::join!(within("writing", secs(90), write), all(stdout, "stdout"), all(stderr, "stderr"));
+    Ok((stdout?, stderr?, end(process).await?))
+}
+
+async fn echo(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for size in [0, 1, 4096, 1 << 20, 9 << 20] {
+        let input = filler(size);
+        let mut process = sandbox.spawn(SpawnRequest::args(["cat"]).with_stdin()).await?;
+        let (stdout, stderr, exit) = feed(&mut process, input.clone()).await?;
+        same(&format!("cat of {size} bytes"), &stdout, &input)?;
+        equal("its errors and its end", (stderr.len(), exit), (0, Exit::new(0, false)))?;
+    }
+    Ok(())
+}
+
+async fn digests(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for size in [0usize, 1, 4095, 4096, 1 << 20, 40 << 20, 64 << 20] {
+        let mut process = sandbox.spawn(SpawnRequest::shell("wc -c; echo done >&2; exit 3").with_stdin()).await?;
+        let (stdout, stderr, exit) = feed(&mut process, filler(size)).await?;
+        equal("bytes that arrived", String::from_utf8_lossy(&stdout).trim(), size.to_string().as_str())?;
+        equal("its errors and its end", (&stderr[..], exit.code), (&b"done\n"[..], 3))?;
+    }
+    Ok(())
+}
+
+async fn no_input(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let mut process = sandbox.spawn(SpawnRequest::shell("cat; echo end")).await?;
+    ensure(process.stdin.is_none(), "a request without input", "no standard input", || "one".to_owned())?;
+    let stdout = take(&mut process.stdout);
+    same("its output", &all(stdout, "stdout").await?, "end\n")?;
+    equal("its end", end(&mut process).await?, Exit::new(0, false))
+}
+
+/// The next pieces of a stream, until they hold `want`.
+async fn until(stream: &mut ByteStream, want: &str) -> Outcome {
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains(want) {
+        let piece = within(&format!("the output {want:?}"), secs(10), stream.next()).await?;
+        match piece {
+            Some(Ok(piece)) => seen.extend_from_slice(&piece),
+            other => return Err(Failure::new("output while it runs", want, format!("{seen:?}, then {other:?}"))),
+        }
+    }
+    Ok(())
+}
+
+async fn output_arrives(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let begun = Instant::now();
+    let mut process = sandbox.spawn(SpawnRequest::shell("echo one; sleep 1; echo two >&2; sleep 60")).await?;
+    until(&mut process.stdout, "one\n").await?;
+    until(&mut process.stderr, "two\n").await?;
+    ensure(begun.elapsed() < secs(20), "output", "as it is printed", || format!("{:?}", begun.elapsed()))?;
+    process.kill().await.map_err(|e| unexpected("kill", "success", &e))
+}
+
+async fn conversation(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "while read -r a b; do echo $((a * b)); done; echo bye";
+    let mut process = sandbox.spawn(SpawnRequest::shell(text).with_stdin()).await?;
+    let mut stdin = process.stdin.take().ok_or_else(|| Failure::new("spawn", "a standard input", "none"))?;
+    for n in 1..=50 {
+        let line = format!("{n} 7\n");
+        let written = within("writing a line", secs(10), async {
+            stdin.write_all(line.as_bytes()).await?;
+            stdin.flush().await
+        });
+        written.await?.map_err(|e| Failure::new("writing a line", "success", e.to_string()))?;
+        until(&mut process.stdout, &format!("{}\n", n * 7)).await?;
+    }
+    drop(stdin);
+    until(&mut process.stdout, "bye\n").await?;
+    equal("its end", end(&mut process).await?, Exit::new(0, false))
+}
+
+async fn output_waits(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let mut process = sandbox.spawn(SpawnRequest::shell("seq 1 2000000; touch /tmp/ended")).await?;
+    tokio::time::sleep(secs(2)).await;
+    equal("a command that nobody reads", sandbox.ok("ls /tmp/ended 2>/dev/null; true").await?, "")?;
+    let mut stdout = take(&mut process.stdout);
+    let (mut total, mut last) = (0, Bytes::new());
+    while let Some(piece) = within("a piece", secs(30), stdout.next()).await? {
+        last = piece.map_err(|e| unexpected("reading", "a piece", &e))?;
+        total += last.len();
+        if total % 7 == 0 {
+            tokio::time::sleep(millis(2)).await;
+        }
+    }
+    equal("bytes of seq 1 2000000", total, 14_888_896)?;
+    ensure(last.ends_with(b"2000000\n"), "its last line", "2000000", || {
+        crate::short(&last.slice(last.len().saturating_sub(20)..))
+    })?;
+    equal("its end", end(&mut process).await?, Exit::new(0, false))
+}
+
+async fn codes(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for code in [0, 1, 7, 126, 127, 255] {
+        let mut process = sandbox.spawn(SpawnRequest::shell(format!("exit {code}"))).await?;
+        equal(&format!("exit {code}"), end(&mut process).await?, Exit::new(code, false))?;
+    }
+    let mut process = sandbox.spawn(SpawnRequest::shell("kill -TERM $$; sleep 5")).await?;
+    equal("a signal", end(&mut process).await?, Exit::new(143, false))
+}
+
+async fn wait_again(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let mut process = sandbox.spawn(SpawnRequest::shell("echo out; sleep 0.3; exit 5")).await?;
+    for _ in 0..3 {
+        equal("its end", end(&mut process).await?, Exit::new(5, false))?;
+    }
+    let stdout = take(&mut process.stdout);
+    same("what it printed before", &all(stdout, "stdout").await?, "out\n")
+}
+
+async fn env_and_workdir(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let env = sandbox::Env::new().with("MINE", "$(id) '\n").map_err(|e| unexpected("env", "legal", &e))?;
+    let begun = Instant::now();
+    let request = SpawnRequest::shell("pwd; printf '%s|' \"$MINE\"; echo err >&2; sleep 2");
+    let workdir = super::super::bed::path("/tmp")?;
+    let mut process = sandbox.spawn(request.with_env(env).with_workdir(workdir)).await?;
+    ensure(begun.elapsed() < millis(1800), "spawn", "an answer at once", || format!("{:?}", begun.elapsed()))?;
+    let (stdout, stderr) = (take(&mut process.stdout), take(&mut process.stderr));
+    let (stdout, stderr) = tokio::join!(all(stdout, "stdout"), all(stderr, "stderr"));
+    same("stdout", &stdout?, "/tmp\n$(id) '\n|")?;
+    same("stderr", &stderr?, "err\n")
+}
+
+async fn signal(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "trap 'echo parent; exit 9' USR1; (trap 'echo child; exit' USR1; echo up; while :; do sleep 0.05; done) & \
+                while :; do sleep 0.05; done";
+    let mut process = sandbox.spawn(SpawnRequest::shell(text)).await?;
+    until(&mut process.stdout, "up\n").await?;
+    tokio::time::sleep(millis(200)).await;
+    process.signal(Signal::User1).await.map_err(|e| unexpected("signal", "success", &e))?;
+    let stdout = take(&mut process.stdout);
+    let said = String::from_utf8_lossy(&all(stdout, "stdout").await?).into_owned();
+    ensure(said.contains("parent") && said.contains("child"), "SIGUSR1", "parent and child", || said.clone())?;
+    equal("its end", end(&mut process).await?, Exit::new(9, false))?;
+    for (signal, code) in [(Signal::Terminate, 143), (Signal::Interrupt, 130), (Signal::Hangup, 129)] {
+        let mut process = sandbox.spawn(SpawnRequest::shell("exec bash -c 'echo up; exec sleep 60'")).await?;
+        until(&mut process.stdout, "up\n").await?;
+        tokio::time::sleep(millis(100)).await;
+        process.signal(signal).await.map_err(|e| unexpected("signal", "success", &e))?;
+        equal(signal.name(), end(&mut process).await?, Exit::new(code, false))?;
+    }
+    Ok(())
+}
+
+async fn signal_after_the_end(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let mut process = sandbox.spawn(SpawnRequest::shell("exit 4")).await?;
+    end(&mut process).await?;
+    for signal in [Signal::Terminate, Signal::Kill, Signal::User1] {
+        let sent = within("signal", secs(20), process.signal(signal)).await?;
+        sent.map_err(|e| unexpected("a signal after the end", "success", &e))?;
+    }
+    equal("its end", end(&mut process).await?, Exit::new(4, false))
+}
+
+async fn kill(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    let text = format!("trap '' TERM; sleep {mark} & setsid sleep {mark} & echo up; sleep {mark}");
+    let mut process = sandbox.spawn(SpawnRequest::shell(text)).await?;
+    until(&mut process.stdout, "up\n").await?;
+    tokio::time::sleep(millis(200)).await;
+    within("kill", secs(20), process.kill()).await?.map_err(|e| unexpected("kill", "success", &e))?;
+    equal("its end", end(&mut process).await?, Exit::new(137, false))?;
+    sandbox.unmarked(&mark, secs(5)).await
+}
+
+async fn dropped(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    let text = format!("sleep {mark} & echo up; sleep {mark}");
+    let mut process = sandbox.spawn(SpawnRequest::shell(text.clone())).await?;
+    until(&mut process.stdout, "up\n").await?;
+    drop(process);
+    sandbox.unmarked(&mark, secs(5)).await?;
+    for moment in [0, 1, 3, 10, 30, 100] {
+        let spawned =
+            tokio::time::timeout(millis(moment), sandbox.inner.spawn(SpawnRequest::shell(text.clone()))).await;
+        drop(spawned);
+    }
+    sandbox.unmarked(&mark, secs(10)).await
+}
+
+async fn limit(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    let text = format!("echo before; sleep {mark} & sleep {mark}");
+    let mut process = sandbox.spawn(SpawnRequest::shell(text).with_limit(secs(1))).await?;
+    let begun = Instant::now();
+    equal("its end", end(&mut process).await?, Exit::new(137, true))?;
+    ensure(begun.elapsed() < secs(4), "a limit of 1 s", "an end soon after", || format!("{:?}", begun.elapsed()))?;
+    let stdout = take(&mut process.stdout);
+    same("what it printed", &all(stdout, "stdout").await?, "before\n")?;
+    sandbox.unmarked(&mark, secs(5)).await
+}
+
+async fn many_at_once(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let runs = (0..16).map(|n| {
+        let sandbox = sandbox.clone();
+        async move {
+            let mut process = sandbox.spawn(SpawnRequest::shell("sleep 1; cat; exit 6").with_stdin()).await?;
+            let (stdout, _, exit) = feed(&mut process, Bytes::from(format!("{n}\n"))).await?;
+            same("its own output", &stdout, format!("{n}\n"))?;
+            equal("its own end", exit, Exit::new(6, false))
+        }
+    });
+    let begun = Instant::now();
+    for outcome in within("16 commands at once", secs(100), futures::future::join_all(runs)).await? {
+        outcome?;
+    }
+    ensure(begun.elapsed() < secs(14), "16 commands of one second each", "side by side", || {
+        format!("{:?}", begun.elapsed())
+    })
+}

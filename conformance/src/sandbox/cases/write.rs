@@ -1,0 +1,448 @@
+//! Writing one file.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use sandbox::{Body, ErrorKind, FileWrite};
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::super::Subject;
+use super::super::bed::{path, refused, unexpected};
+use super::{B, Case, filler, millis, secs};
+use crate::{Outcome, ensure, equal, same, within};
+
+const REPLACES: &str = "A write makes missing parents and replaces what is there in one step.";
+const FAILED: &str = "A failed write leaves the target as it was, and nothing beside it.";
+const LENGTH: &str = "A body of another length than declared fails as `ShortTransfer`.";
+const MODE: &str = "A new file has mode 0644, whatever the umask; a file that is replaced keeps its mode.";
+const LINK: &str = "A link at the target is replaced by the file, and what it points to stays as it is.";
+const DIRECTORY: &str = "Writing onto a directory, or a link to one, fails as `IsDirectory`.";
+const BELOW: &str = "Writing below something that is not a directory fails as `NotDirectory`.";
+const NODE: &str = "Writing onto a device or a mount point fails as `NotReplaceable`.";
+const NOWHERE: &str = "Writing where nothing can be made fails as `NotWritable`, with the system's reason.";
+const NEW: &str = "A write that must make a new file fails as `AlreadyExists` where something is.";
+
+pub(super) fn cases() -> Vec<Case> {
+    let all = vec![
+        Case::new("write::makes_parents", REPLACES, makes_parents),
+        Case::new("write::replaces", REPLACES, replaces),
+        Case::new("write::replaces_in_one_step", REPLACES, in_one_step),
+        Case::new("write::slow_bodies", "Writes `size` bytes of `body` to `path`.", slow_bodies),
+        Case::new("write::empty_200_times", "Writes a file: all of it, or nothing.", empty_200_times),
+        Case::new("write::failed_changes_nothing", FAILED, failed_changes_nothing),
+        Case::new("write::broken_body", FAILED, broken_body),
+        Case::new("write::dropped", FAILED, dropped).profile("faults"),
+        Case::new("write::short_body", LENGTH, short_body),
+        Case::new("write::long_body", LENGTH, long_body),
+        Case::new("write::refused_unread", "Checks it. Every `write` does this first.", refused_unread),
+        Case::new("write::mode_of_a_new_file", MODE, mode_of_a_new_file),
+        Case::new("write::mode_is_kept", MODE, mode_is_kept),
+        Case::new(
+            "write::mode_of_the_request",
+            "The permission bits; `None` keeps those of the file that is there, else is 0644.",
+            mode_of_the_request,
+        ),
+        Case::new("write::onto_a_link", LINK, onto_a_link),
+        Case::new("write::onto_a_directory", DIRECTORY, onto_a_directory),
+        Case::new("write::below_a_file", BELOW, below_a_file),
+        Case::new("write::onto_a_device", NODE, onto_a_device),
+        Case::new("write::onto_a_mount_point", NODE, onto_a_mount_point),
+        Case::new("write::where_nothing_can_be_made", NOWHERE, where_nothing_can_be_made),
+        Case::new("write::create_new", NEW, create_new),
+        Case::new("write::create_new_races", NEW, create_new_races).repeat(10),
+    ];
+    let files = |case: Case| if case.profile == "core" { case.profile("files") } else { case };
+    all.into_iter().map(|case| files(case).needs("files", |c| c.files)).collect()
+}
+
+/// A body that tells whether it was read, and may end early with an error.
+struct Watched {
+    left: usize,
+    fails: bool,
+    touched: Arc<AtomicBool>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        self.touched.store(true, Ordering::Relaxed);
+        if self.left == 0 && self.fails {
+            return Poll::Ready(Err(std::io::Error::other("the source broke")));
+        }
+        let n = self.left.min(buf.remaining());
+        buf.put_slice(&vec![b'x'; n]);
+        self.left -= n;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// What comes of declaring `size` and supplying `bytes`.
+async fn declare(sandbox: &Subject, name: &str, size: u64, bytes: usize) -> Outcome<Result<(), sandbox::Error>> {
+    let body = Watched { left: bytes, fails: false, touched: Arc::default() };
+    sandbox.try_write(FileWrite::new(path(name)?, size, Body::reader(body))).await
+}
+
+/// The names in `dir`, hidden ones too.
+async fn names(sandbox: &Subject, dir: &str) -> Outcome<String> {
+    sandbox.ok(&format!("ls -A {dir} | tr '\\n' ' '")).await
+}
+
+async fn makes_parents(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for name in ["/tmp/a/b/c/f", "/workspace/x/y/f", "/mnt/session/uploads/f"] {
+        sandbox.write(name, "content\n").await?;
+        equal(name, sandbox.ok(&format!("cat {name}")).await?, "content\n")?;
+    }
+    sandbox.write("/tmp/a/b/second", "2").await?;
+    equal("what stands beside it", names(&sandbox, "/tmp/a/b").await?, "c second ")
+}
+
+async fn replaces(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for content in ["a long first content", "short", "", "again"] {
+        for _ in 0..2 {
+            sandbox.write("/tmp/d/f", content).await?;
+            same("what is there now", &sandbox.read("/tmp/d/f").await?, content)?;
+        }
+    }
+    sandbox.ok("mkfifo /tmp/d/fifo").await?;
+    sandbox.write("/tmp/d/fifo", "file").await?;
+    equal("a FIFO that was written onto", sandbox.ok("stat -c %F /tmp/d/fifo").await?, "regular file\n")?;
+    equal("what stands beside it", names(&sandbox, "/tmp/d").await?, "f fifo ")
+}
+
+async fn in_one_step(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let contents = [filler(3 << 20), filler(1 << 20)];
+    sandbox.write("/tmp/f", contents[0].clone()).await?;
+    let watch = "for i in {1..150}; do stat -c %s /tmp/f; sleep 0.01; done | sort | uniq";
+    let write = async {
+        for n in 0..12 {
+            sandbox.write("/tmp/f", contents[n % 2].clone()).await?;
+        }
+        Ok::<_, crate::Failure>(())
+    };
+    let (seen, written) = tokio::join!(sandbox.ok(watch), write);
+    written?;
+    for size in seen?.lines() {
+        let whole = contents.iter().any(|c| c.len().to_string() == size);
+        ensure(whole, "the sizes that somebody inside saw", "those of whole contents", || size.to_owned())?;
+    }
+    Ok(())
+}
+
+/// A body that comes in pieces, with pauses.
+struct Slow {
+    left: Vec<u8>,
+    piece: usize,
+    pause: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl AsyncRead for Slow {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        std::task::ready!(self.pause.as_mut().poll(cx));
+        let n = self.piece.min(self.left.len()).min(buf.remaining());
+        let piece: Vec<u8> = self.left.drain(..n).collect();
+        buf.put_slice(&piece);
+        let next = tokio::time::Instant::now() + millis(20);
+        self.pause.as_mut().reset(next);
+        Poll::Ready(Ok(()))
+    }
+}
+
+async fn slow_bodies(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for (size, piece, first) in [(40, 1, 0), (200_000, 7001, 0), (300_000, 100_000, 2500)] {
+        let content = filler(size);
+        let body = Slow { left: content.to_vec(), piece, pause: Box::pin(tokio::time::sleep(millis(first))) };
+        let file = FileWrite::new(path("/tmp/slow")?, size as u64, Body::reader(body));
+        sandbox.try_write(file).await?.map_err(|e| unexpected("a slow body", "success", &e))?;
+        same("what arrived", &sandbox.read("/tmp/slow").await?, &content)?;
+    }
+    Ok(())
+}
+
+async fn empty_200_times(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.write("/tmp/e/seed", "seed").await?;
+    for n in 0..200 {
+        let begun = Instant::now();
+        sandbox.write(format!("/tmp/e/{}", n % 10), "").await?;
+        ensure(begun.elapsed() < secs(5), "an empty write", "an answer soon", || format!("{:?}", begun.elapsed()))?;
+    }
+    let found = sandbox.ok("cd /tmp/e; stat -c '%s %a' [0-9] | sort -u; ls -A | wc -l").await?;
+    equal("sizes, modes and names", found, "0 644\n11\n")
+}
+
+/// Wants the directory as it was: one seed and nothing else.
+async fn only_the_seed(sandbox: &Subject, after: &str) -> Outcome {
+    let found = sandbox.ok("cd /tmp/d; ls -A; cat seed").await?;
+    equal(&format!("the directory after {after}"), found, "seed\nseeded\n")
+}
+
+async fn failed_changes_nothing(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("mkdir /tmp/d; echo seeded > /tmp/d/seed").await?;
+    for (declared, supplied) in [(100, 2), (100, 0), (1 << 20, 600_000), (2, 100), (0, 1)] {
+        let what = format!("{supplied} bytes of {declared}");
+        for name in ["/tmp/d/seed", "/tmp/d/new"] {
+            let result = declare(&sandbox, name, declared, supplied).await?;
+            ensure(result.is_err(), &what, "a failure", || "success".to_owned())?;
+            only_the_seed(&sandbox, &what).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn broken_body(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("mkdir /tmp/d; echo seeded > /tmp/d/seed").await?;
+    for supplied in [0, 10, 200_000] {
+        for name in ["/tmp/d/seed", "/tmp/d/new"] {
+            let body = Watched { left: supplied, fails: true, touched: Arc::default() };
+            let result = sandbox.try_write(FileWrite::new(path(name)?, 1 << 20, Body::reader(body))).await?;
+            ensure(result.is_err(), "a body that breaks", "a failure", || "success".to_owned())?;
+            only_the_seed(&sandbox, &format!("a body that broke after {supplied} bytes")).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn dropped(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("mkdir /tmp/d; echo seeded > /tmp/d/seed").await?;
+    for moment in [0, 1, 2, 5, 10, 20, 50, 100, 200] {
+        let body =
+            Slow { left: vec![b'x'; 400_000], piece: 20_000, pause: Box::pin(tokio::time::sleep(Duration::ZERO)) };
+        let file = FileWrite::new(path("/tmp/d/seed")?, 500_000, Body::reader(body));
+        let outcome = tokio::time::timeout(millis(moment), sandbox.inner.write(file)).await;
+        ensure(outcome.is_err(), "a write of 0.4 s", "that it runs", || "it ended".to_owned())?;
+    }
+    let begun = Instant::now();
+    loop {
+        let settled = only_the_seed(&sandbox, "nine dropped writes").await;
+        if settled.is_ok() || begun.elapsed() > secs(5) {
+            return settled;
+        }
+        tokio::time::sleep(millis(100)).await;
+    }
+}
+
+async fn short_body(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for (declared, supplied) in [(1, 0), (100, 2), (65_537, 65_536), (1 << 20, (1 << 20) - 1)] {
+        let result = declare(&sandbox, "/tmp/f", declared, supplied).await?;
+        refused(&format!("{supplied} bytes of {declared}"), result, ErrorKind::ShortTransfer)?;
+    }
+    Ok(())
+}
+
+async fn long_body(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for (declared, supplied) in [(0, 1), (0, 100_000), (1, 2), (100, 5 << 20), (65_536, 65_537)] {
+        let result = declare(&sandbox, "/tmp/f", declared, supplied).await?;
+        refused(&format!("{supplied} bytes of {declared}"), result, ErrorKind::ShortTransfer)?;
+    }
+    Ok(())
+}
+
+async fn refused_unread(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for (size, mode) in [(u64::MAX, None), (FileWrite::MAX_SIZE + 1, None), (10, Some(0o10_000))] {
+        let touched = Arc::new(AtomicBool::new(false));
+        let body = Watched { left: 10, fails: false, touched: Arc::clone(&touched) };
+        let mut file = FileWrite::new(path("/tmp/no/such/f")?, size, Body::reader(body));
+        file.mode = mode;
+        refused("a size or mode out of range", sandbox.try_write(file).await?, ErrorKind::InvalidRequest)?;
+        ensure(!touched.load(Ordering::Relaxed), "its body", "unread", || "read".to_owned())?;
+    }
+    equal("parents that were made", sandbox.ok("ls -d /tmp/no 2>/dev/null; true").await?, "")
+}
+
+/// The mode of `name`, in octal.
+async fn mode(sandbox: &Subject, name: &str) -> Outcome<String> {
+    Ok(sandbox.ok(&format!("stat -c %a {name}")).await?.trim().to_owned())
+}
+
+async fn mode_of_a_new_file(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox
+        .ok("umask 077; mkdir /tmp/private; setfacl -d -m u::rwx,g::rwx,o::rwx /tmp/private 2>/dev/null; true")
+        .await?;
+    for (name, size) in
+        [("/tmp/f", 3), ("/tmp/empty", 0), ("/tmp/private/f", 3), ("/tmp/large", 200_000), ("/tmp/new/f", 3)]
+    {
+        sandbox.write(name, filler(size)).await?;
+        equal(name, mode(&sandbox, name).await?, "644")?;
+    }
+    Ok(())
+}
+
+async fn mode_is_kept(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for bits in ["755", "600", "4755", "444", "640"] {
+        sandbox.ok(&format!("rm -f /tmp/f; echo old > /tmp/f; chmod {bits} /tmp/f")).await?;
+        sandbox.write("/tmp/f", "#!/bin/bash\necho new\n").await?;
+        equal("the mode of a file that was replaced", mode(&sandbox, "/tmp/f").await?, bits)?;
+        sandbox.write("/tmp/f", "#!/bin/bash\necho newer\n").await?;
+        equal("the mode after another time", mode(&sandbox, "/tmp/f").await?, bits)?;
+    }
+    sandbox.ok("chmod 755 /tmp/f").await?;
+    sandbox.write("/tmp/f", "#!/bin/bash\necho runs\n").await?;
+    equal("the script that was replaced", sandbox.ok("/tmp/f").await?, "runs\n")
+}
+
+async fn mode_of_the_request(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    for bits in [0o600, 0o755, 0o400, 0o4711, 0o644] {
+        for name in ["/tmp/new", "/tmp/old"] {
+            sandbox.ok("rm -f /tmp/new; touch /tmp/old").await?;
+            let file = FileWrite::bytes(path(name)?, "x").with_mode(bits);
+            sandbox.try_write(file).await?.map_err(|e| unexpected("a write with a mode", "success", &e))?;
+            equal(name, mode(&sandbox, name).await?, format!("{bits:o}"))?;
+        }
+    }
+    Ok(())
+}
+
+async fn onto_a_link(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox
+        .ok("cd /tmp; echo pointee > p; chmod 600 p; ln -s p link; ln -s nowhere dangling; ln -s /etc/passwd far")
+        .await?;
+    let passwd = sandbox.ok("cat /etc/passwd").await?;
+    for name in ["/tmp/link", "/tmp/dangling", "/tmp/far"] {
+        sandbox.write(name, "file\n").await?;
+        let found = sandbox.ok(&format!("stat -c '%F %a' {name}; cat {name}")).await?;
+        equal(name, found, "regular file 644\nfile\n")?;
+    }
+    equal(
+        "what the link pointed to",
+        sandbox.ok("cat /tmp/p; stat -c %a /tmp/p; ls /tmp").await?,
+        "pointee\n600\ndangling\nfar\nlink\np\n",
+    )?;
+    equal("what lies far away", sandbox.ok("cat /etc/passwd").await?, passwd)
+}
+
+async fn onto_a_directory(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("cd /tmp; mkdir dir; echo inner > dir/inner; ln -s dir link; mkdir empty").await?;
+    for name in ["/tmp/dir", "/tmp/link", "/tmp/empty", "/tmp", "/workspace"] {
+        for size in [3, 0, 256 << 10] {
+            let file = FileWrite::bytes(path(name)?, filler(size));
+            refused(name, sandbox.try_write(file).await?, ErrorKind::IsDirectory)?;
+        }
+    }
+    let found = sandbox.ok("cd /tmp; cat dir/inner; readlink link; ls -A; ls -A dir empty").await?;
+    equal("what is there", found, "inner\ndir\ndir\nempty\nlink\ndir:\ninner\n\nempty:\n")
+}
+
+async fn below_a_file(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("cd /tmp; echo blocker > file; ln -s file link; ln -s nowhere dangling").await?;
+    for name in ["/tmp/file/child", "/tmp/file/deep/er/child", "/tmp/link/child", "/tmp/dangling/child", "/dev/null/x"]
+    {
+        for size in [3, 256 << 10] {
+            let begun = Instant::now();
+            let file = FileWrite::bytes(path(name)?, filler(size));
+            refused(name, sandbox.try_write(file).await?, ErrorKind::NotDirectory)?;
+            ensure(begun.elapsed() < secs(10), name, "an answer soon", || format!("{:?}", begun.elapsed()))?;
+        }
+    }
+    equal("what is there", sandbox.ok("cd /tmp; ls -A; cat file").await?, "dangling\nfile\nlink\nblocker\n")
+}
+
+async fn onto_a_device(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let before = sandbox.ok("ls -A /dev").await?;
+    for name in ["/dev/null", "/dev/zero"] {
+        for size in [0, 1, 256 << 10] {
+            let file = FileWrite::bytes(path(name)?, filler(size));
+            refused(name, sandbox.try_write(file).await?, ErrorKind::NotReplaceable)?;
+        }
+        equal(name, sandbox.ok(&format!("stat -c %F {name}")).await?, "character special file\n")?;
+    }
+    equal("what stands beside it", sandbox.ok("ls -A /dev").await?, before)
+}
+
+async fn onto_a_mount_point(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let find = "while read -r _ _ _ _ at _; do [[ $at != *\\\\* && -e $at && ! -d $at && ! -L $at ]] && echo \"$at\"; done < /proc/self/mountinfo";
+    let found = sandbox.ok(&format!("{find}; true")).await?;
+    for name in found.lines().filter(|name| !name.starts_with("/proc/")) {
+        let look = format!("stat -c '%F %s %d:%i' '{name}'; ls -A \"$(dirname '{name}')\"");
+        let before = sandbox.ok(&look).await?;
+        for size in [1, 256 << 10] {
+            let file = FileWrite::bytes(path(name)?, filler(size));
+            refused(name, sandbox.try_write(file).await?, ErrorKind::NotReplaceable)?;
+        }
+        equal(name, sandbox.ok(&look).await?, before)?;
+    }
+    Ok(())
+}
+
+async fn where_nothing_can_be_made(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let probe = "for d in /proc /usr /sys /etc /; do [[ -d $d ]] || continue; (: > $d/.probe) 2>/dev/null && rm $d/.probe || echo $d; done";
+    let found = sandbox.ok(&format!("{probe}; true")).await?;
+    ensure(found.contains("/proc"), "looking for a place where nothing can be made", "at least /proc", || {
+        found.clone()
+    })?;
+    for dir in found.lines() {
+        let dir = dir.trim_end_matches('/');
+        for name in [format!("{dir}/conformance-file"), format!("{dir}/conformance-dir/file")] {
+            for size in [256 << 10, 3] {
+                let begun = Instant::now();
+                let file = FileWrite::bytes(path(name.clone())?, filler(size));
+                let error = refused(&name, sandbox.try_write(file).await?, ErrorKind::NotWritable)?;
+                ensure(error.reason().is_some_and(|r| !r.is_empty()), &name, "a reason", || crate::short(&error))?;
+                ensure(begun.elapsed() < secs(10), &name, "an answer soon", || format!("{:?}", begun.elapsed()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn create_new(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let new = |name: &str| Ok::<_, crate::Failure>(FileWrite::bytes(path(name)?, "new").create_new());
+    let made = sandbox.try_write(new("/tmp/d/f")?).await?;
+    made.map_err(|e| unexpected("a new file where nothing is", "success", &e))?;
+    sandbox
+        .ok("cd /tmp/d; echo old > file; chmod 600 file; ln -s file link; ln -s nowhere dangling; mkfifo fifo")
+        .await?;
+    for name in ["/tmp/d/f", "/tmp/d/file", "/tmp/d/link", "/tmp/d/dangling", "/tmp/d/fifo"] {
+        refused(name, sandbox.try_write(new(name)?).await?, ErrorKind::AlreadyExists)?;
+    }
+    let found = sandbox.ok("cd /tmp/d; ls -A; cat file f; readlink link dangling; stat -c '%F %a' fifo file").await?;
+    let wanted = "dangling\nf\nfifo\nfile\nlink\nold\nnewfile\nnowhere\nfifo 644\nregular file 600\n";
+    equal("what is there", found, wanted)
+}
+
+async fn create_new_races(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let writes = (0..8).map(|n| {
+        let sandbox = sandbox.clone();
+        async move {
+            let content = format!("{n}").repeat(50_000);
+            sandbox.try_write(FileWrite::bytes(path("/tmp/one")?, content).create_new()).await
+        }
+    });
+    let mut won = Vec::new();
+    for (n, result) in
+        within("eight writes at once", secs(60), futures::future::join_all(writes)).await?.into_iter().enumerate()
+    {
+        match result? {
+            Ok(()) => won.push(n),
+            Err(e) => {
+                ensure(e.kind() == ErrorKind::AlreadyExists, "a write that came too late", "AlreadyExists", || {
+                    crate::short(&e)
+                })?
+            }
+        }
+    }
+    equal("how many made the file", won.len(), 1)?;
+    same("its content", &sandbox.read("/tmp/one").await?, format!("{}", won[0]).repeat(50_000))
+}
