@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use crate::inherited::Inherited;
 use crate::tools::Tools;
 
 const LAUNCH: &str = include_str!("scripts/launch.bash");
@@ -18,6 +19,14 @@ pub(crate) struct Kernel {
     pub(crate) switch: bool,
 }
 
+/// What comes before everything else.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Prelude<'a> {
+    pub(crate) inherited: Inherited,
+    /// Control group files to join.
+    pub(crate) join: &'a [PathBuf],
+}
+
 /// What makes a sandbox.
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
@@ -29,10 +38,7 @@ pub(crate) struct Start<'a> {
     pub(crate) own_network: bool,
     /// The most processes and threads.
     pub(crate) processes: Option<u64>,
-    /// Control group files to join first.
-    pub(crate) join: &'a [PathBuf],
-    /// The caller ignores signals, which a program would inherit.
-    pub(crate) reset_signals: bool,
+    pub(crate) prelude: Prelude<'a>,
 }
 
 /// What enters a sandbox.
@@ -44,14 +50,12 @@ pub(crate) struct Enter<'a> {
     /// Lives in the inner one and in all others.
     pub(crate) init: i32,
     pub(crate) own_network: bool,
-    pub(crate) join: &'a [PathBuf],
-    pub(crate) reset_signals: bool,
+    pub(crate) prelude: Prelude<'a>,
 }
 
 /// Makes a sandbox: descriptors and working directory as the script says.
 pub(crate) fn start(tools: &Tools, start: &Start<'_>) -> Vec<OsString> {
-    let mut argv = launch(tools, start.join, start.reset_signals);
-    argv.push(tools.setsid.clone().into());
+    let mut argv = launch(tools, start.prelude);
     become_user(&mut argv, tools, start.kernel);
     argv.push(tools.unshare.clone().into());
     extend(&mut argv, &["--user", "--map-root-user", "--mount", "--pid", "--ipc", "--uts", "--cgroup"]);
@@ -78,9 +82,7 @@ pub(crate) fn start(tools: &Tools, start: &Start<'_>) -> Vec<OsString> {
 /// Enters a sandbox and becomes a shell there. Two steps: a plain user may join the inner user namespace and what belongs to the outer
 /// one only from within the outer one.
 pub(crate) fn enter(tools: &Tools, enter: &Enter<'_>) -> Vec<OsString> {
-    let mut argv = launch(tools, enter.join, enter.reset_signals);
-    argv.push(tools.setsid.clone().into());
-    argv.push("--wait".into());
+    let mut argv = launch(tools, enter.prelude);
     become_user(&mut argv, tools, enter.kernel);
     argv.push(tools.nsenter.clone().into());
     argv.push("--preserve-credentials".into());
@@ -100,23 +102,32 @@ pub(crate) fn enter(tools: &Tools, enter: &Enter<'_>) -> Vec<OsString> {
 
 /// Runs `command` as whoever makes sandboxes, for a trial.
 pub(crate) fn trial(tools: &Tools, kernel: Kernel, command: &[&str]) -> Vec<OsString> {
-    let mut argv = launch(tools, &[], false);
-    argv.push(tools.setsid.clone().into());
+    let mut argv = launch(tools, Prelude::default());
     become_user(&mut argv, tools, kernel);
     argv.push(tools.unshare.clone().into());
     extend(&mut argv, command);
     argv
 }
 
-fn launch(tools: &Tools, join: &[PathBuf], reset_signals: bool) -> Vec<OsString> {
-    let mut argv = vec![tools.bash.clone().into()];
-    extend(&mut argv, &SHELL);
-    extend(&mut argv, &["-c", LAUNCH, "launch"]);
-    argv.extend(join.iter().map(OsString::from));
-    argv.push("--".into());
-    if reset_signals {
+/// Leaves the caller behind, in as few programs as it takes. Who has no terminal needs no session of its own, only the process group
+/// that [`spawn`](crate::spawn::spawn) gives it.
+fn launch(tools: &Tools, prelude: Prelude<'_>) -> Vec<OsString> {
+    let Prelude { inherited, join } = prelude;
+    let mut argv = Vec::new();
+    if inherited.unclean || !join.is_empty() {
+        argv.push(tools.bash.clone().into());
+        extend(&mut argv, &SHELL);
+        extend(&mut argv, &["-c", LAUNCH, "launch"]);
+        argv.extend(join.iter().map(OsString::from));
+        argv.push("--".into());
+    }
+    if inherited.signals {
         argv.push(tools.env.clone().into());
         extend(&mut argv, &["-i", "--default-signal"]);
+    }
+    if inherited.terminal {
+        argv.push(tools.setsid.clone().into());
+        argv.push("--wait".into());
     }
     argv
 }
@@ -192,22 +203,17 @@ mod tests {
 
     #[test]
     fn start_as_a_user() {
-        let argv = start(
-            &tools(),
-            &Start {
-                kernel: USER,
-                uid: 1000,
-                gid: 1000,
-                own_network: true,
-                processes: None,
-                join: &[],
-                reset_signals: false,
-            },
-        );
+        let how = Start {
+            kernel: USER,
+            uid: 1000,
+            gid: 1000,
+            own_network: true,
+            processes: None,
+            prelude: Prelude::default(),
+        };
         assert_eq!(
-            line(&argv),
-            "/usr/bin/bash --norc --noprofile -p -c <launch.bash> launch -- /usr/bin/setsid \
-             /usr/bin/unshare --user --map-root-user --mount --pid --ipc --uts --cgroup --net --fork --kill-child=SIGKILL -- \
+            line(&start(&tools(), &how)),
+            "/usr/bin/unshare --user --map-root-user --mount --pid --ipc --uts --cgroup --net --fork --kill-child=SIGKILL -- \
              /usr/bin/bash --norc --noprofile -p -c <setup.bash> sandbox /usr/bin/mount /usr/sbin/pivot_root /usr/bin/unshare \
              /usr/bin/env /usr/bin/sleep /usr/bin/ip '' 1000 1000 '' /.old/usr/bin/umount"
         );
@@ -216,22 +222,13 @@ mod tests {
     #[test]
     fn start_as_root_with_limits_on_the_hosts_network() {
         let join = [PathBuf::from("/sys/fs/cgroup/x/cgroup.procs")];
-        let argv = start(
-            &tools(),
-            &Start {
-                kernel: ROOT,
-                uid: 7,
-                gid: 8,
-                own_network: false,
-                processes: Some(64),
-                join: &join,
-                reset_signals: true,
-            },
-        );
+        let inherited = Inherited { unclean: true, signals: true, terminal: true };
+        let prelude = Prelude { inherited, join: &join };
+        let how = Start { kernel: ROOT, uid: 7, gid: 8, own_network: false, processes: Some(64), prelude };
         assert_eq!(
-            line(&argv),
+            line(&start(&tools(), &how)),
             "/usr/bin/bash --norc --noprofile -p -c <launch.bash> launch /sys/fs/cgroup/x/cgroup.procs -- \
-             /usr/bin/env -i --default-signal /usr/bin/setsid \
+             /usr/bin/env -i --default-signal /usr/bin/setsid --wait \
              /usr/bin/setpriv --reuid=1879048200 --regid=1879048200 --clear-groups -- \
              /usr/bin/unshare --user --map-root-user --mount --pid --ipc --uts --cgroup --fork --kill-child=SIGKILL -- \
              /usr/bin/bash --norc --noprofile -p -c <setup.bash> sandbox /usr/bin/mount /usr/sbin/pivot_root /usr/bin/unshare \
@@ -241,19 +238,26 @@ mod tests {
 
     #[test]
     fn enter_in_two_steps() {
-        let mut how = Enter { kernel: USER, parent: 41, init: 42, own_network: true, join: &[], reset_signals: false };
+        let mut how = Enter { kernel: USER, parent: 41, init: 42, own_network: true, prelude: Prelude::default() };
         assert_eq!(
             line(&enter(&tools(), &how)),
-            "/usr/bin/bash --norc --noprofile -p -c <launch.bash> launch -- /usr/bin/setsid --wait \
-             /usr/bin/nsenter --preserve-credentials --user=/proc/41/ns/user -- \
+            "/usr/bin/nsenter --preserve-credentials --user=/proc/41/ns/user -- \
              /usr/bin/nsenter --preserve-credentials --target 42 --mount --pid --ipc --uts --cgroup --user --net -- \
              /bin/bash --norc --noprofile -p"
         );
-        how.kernel = ROOT;
+        how.prelude.inherited.terminal = true;
         how.own_network = false;
         assert_eq!(
             line(&enter(&tools(), &how)),
-            "/usr/bin/bash --norc --noprofile -p -c <launch.bash> launch -- /usr/bin/setsid --wait \
+            "/usr/bin/setsid --wait /usr/bin/nsenter --preserve-credentials --user=/proc/41/ns/user -- \
+             /usr/bin/nsenter --preserve-credentials --target 42 --mount --pid --ipc --uts --cgroup --user -- \
+             /bin/bash --norc --noprofile -p"
+        );
+        how.kernel = ROOT;
+        how.prelude.inherited = Inherited { unclean: true, ..Inherited::default() };
+        assert_eq!(
+            line(&enter(&tools(), &how)),
+            "/usr/bin/bash --norc --noprofile -p -c <launch.bash> launch -- \
              /usr/bin/setpriv --reuid=1879048200 --regid=1879048200 --clear-groups -- \
              /usr/bin/nsenter --preserve-credentials --user=/proc/41/ns/user -- \
              /usr/bin/nsenter --preserve-credentials --target 42 --mount --pid --ipc --uts --cgroup --user -- \

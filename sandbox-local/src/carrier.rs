@@ -15,11 +15,12 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::process::Child;
 use tokio::runtime::Handle;
 
-use crate::argv::{self, Enter, Kernel};
+use crate::argv::{self, Enter, Kernel, Prelude};
 use crate::error::io_error;
 use crate::host::Host;
 use crate::ident::Identity;
-use crate::spawn::{self, spawn};
+use crate::inherited;
+use crate::spawn::spawn;
 use crate::store::Record;
 
 /// Enters one sandbox, and never a later one of the same session.
@@ -52,6 +53,7 @@ impl LocalCarrier {
         if let Some(death) = self.host.death(&self.session, &self.nonce)? {
             return Err(Error::new(ErrorKind::NotFound).with_death(death));
         }
+        let inherited = inherited::look();
         let argv = argv::enter(
             &self.host.tools,
             &Enter {
@@ -59,8 +61,7 @@ impl LocalCarrier {
                 parent: self.identity.parent.pid,
                 init: self.identity.init.pid,
                 own_network: self.own_network,
-                join: &[],
-                reset_signals: spawn::ignores_signals(),
+                prelude: Prelude { inherited, join: &[] },
             },
         );
         let start = || -> io::Result<_> {
@@ -74,7 +75,7 @@ impl LocalCarrier {
                     fchown(end, Some(self.kernel.uid), Some(self.kernel.gid))?;
                 }
             }
-            let child = spawn(runtime, &argv, Path::new("/"), far.map(Stdio::from))?;
+            let child = spawn(runtime, &argv, Path::new("/"), far.map(Stdio::from), inherited.terminal)?;
             Ok((child, [to_shell.into(), from_shell.into(), from_errors.into()]))
         };
         start().map_err(|e| io_error("cannot start a shell in the sandbox", e))

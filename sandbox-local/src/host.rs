@@ -10,14 +10,14 @@ use sandbox::{Death, Error, ErrorKind, Hardening, Networking, Recreated, Session
 use tokio::process::Child;
 use tokio::runtime::Handle;
 
-use crate::argv::{self, Kernel};
+use crate::argv::{self, Kernel, Prelude};
 use crate::config::LocalConfig;
 use crate::error::io_error;
 use crate::plan::{self, Layout};
 use crate::start::{self, Started, is_held};
 use crate::store::{self, Guard, Phase, Record, Store};
 use crate::tools::Tools;
-use crate::{ident, parse, spawn, teardown};
+use crate::{ident, inherited, parse, teardown};
 
 /// The image that is this machine's own programs.
 const HOST_IMAGE: &str = "host";
@@ -192,6 +192,7 @@ impl Host {
         let plan = plan::plan(&layout)?;
         let path = self.store.box_of(&spec.session, &record.nonce);
         start::make_box(&path, &plan, kernel)?;
+        let inherited = inherited::look();
         let argv = argv::start(
             &self.tools,
             &argv::Start {
@@ -200,12 +201,12 @@ impl Host {
                 gid,
                 own_network,
                 processes: spec.hardening.pids.value(),
-                join: &[],
-                reset_signals: spawn::ignores_signals(),
+                prelude: Prelude { inherited, join: &[] },
             },
         );
         let deadline = Instant::now() + self.config.start_timeout;
-        let Started { identity, parent } = start::start(runtime, &path, &plan, kernel, &argv, deadline)?;
+        let Started { identity, parent } =
+            start::start(runtime, &path, &plan, kernel, &argv, inherited.terminal, deadline)?;
         if !has_shell(identity.init.pid)? {
             return Err(
                 Error::new(ErrorKind::ImagePull).because(format!("image {}: it has no program /bin/bash", spec.image))

@@ -8,6 +8,7 @@ mod error;
 mod fstab;
 mod host;
 mod ident;
+mod inherited;
 mod parse;
 mod plan;
 mod probe;

@@ -143,7 +143,7 @@ async fn attempt(runtime: &Handle, tools: &Tools, kernel: Kernel, step: Step) ->
     let argv = argv::trial(tools, kernel, &command);
     let failed = |e: io::Error| io_error("cannot try whether sandboxes can be made here", e);
     let ends = [Stdio::null(), Stdio::null(), Stdio::piped()];
-    let mut child = spawn(runtime, &argv, Path::new("/"), ends).map_err(failed)?;
+    let mut child = spawn(runtime, &argv, Path::new("/"), ends, false).map_err(failed)?;
     let mut said = Vec::new();
     let run = async {
         if let Some(stderr) = child.stderr.take() {

@@ -81,10 +81,11 @@ pub(crate) fn start(
     plan: &Plan,
     kernel: Kernel,
     argv: &[OsString],
+    leaves: bool,
     deadline: Instant,
 ) -> Result<Started, Error> {
     let (report, messages, parent) =
-        launch(runtime, path, argv).map_err(|e| io_error(format!("cannot start {}", argv_name(argv)), e))?;
+        launch(runtime, path, argv, leaves).map_err(|e| io_error(format!("cannot start {}", argv_name(argv)), e))?;
     watch(report, messages, deadline)?;
     Ok(Started { identity: inspect(path, plan, kernel)?, parent })
 }
@@ -93,12 +94,12 @@ fn argv_name(argv: &[OsString]) -> String {
     argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-fn launch(runtime: &Handle, path: &Path, argv: &[OsString]) -> io::Result<(OwnedFd, OwnedFd, Child)> {
+fn launch(runtime: &Handle, path: &Path, argv: &[OsString], leaves: bool) -> io::Result<(OwnedFd, OwnedFd, Child)> {
     let alive = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path.join(ALIVE))?;
     flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
     let ((report, report_end), (messages, messages_end)) = (io::pipe()?, io::pipe()?);
     let ends = [Stdio::from(alive), Stdio::from(report_end), Stdio::from(messages_end)];
-    let child = spawn(runtime, argv, path, ends)?;
+    let child = spawn(runtime, argv, path, ends, leaves)?;
     Ok((report.into(), messages.into(), child))
 }
 

@@ -12,7 +12,6 @@ for fd in /proc/self/fd/*; do
     fi
 done
 umask 022
-ulimit -c 0
 while [[ $1 != -- ]]; do
     echo $$ >"$1" || exit 125
     shift

@@ -1,0 +1,90 @@
+//! What a program would inherit from this process.
+
+use std::fs;
+use std::io;
+
+use crate::parse::status_field;
+
+/// What a program would inherit from this process beyond its three standard streams, and must not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Inherited {
+    /// Something that has to be undone by a program in between: descriptors, ignored signals, an unusual umask.
+    pub(crate) unclean: bool,
+    /// Signals are ignored, among the rest.
+    pub(crate) signals: bool,
+    /// A controlling terminal.
+    pub(crate) terminal: bool,
+}
+
+/// With more descriptors than this it is cheaper to undo than to look.
+const MAX_LOOKED_AT: usize = 256;
+
+/// Looks at this process. What cannot be seen counts as there.
+pub(crate) fn look() -> Inherited {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let signals = ignores_signals(&status);
+    Inherited {
+        unclean: signals || status_field(&status, "Umask") != Some("0022") || leaks().unwrap_or(true),
+        signals,
+        terminal: has_terminal(&stat),
+    }
+}
+
+/// SIGPIPE does not count: it is ignored in every Rust program, and reset for every one that it starts.
+fn ignores_signals(status: &str) -> bool {
+    const SIGPIPE: u32 = 13;
+    let mask = status_field(status, "SigIgn").and_then(|m| u64::from_str_radix(m, 16).ok());
+    mask.is_none_or(|m| m & !(1 << (SIGPIPE - 1)) != 0)
+}
+
+fn has_terminal(stat: &str) -> bool {
+    let fields = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' '));
+    fields.and_then(|mut f| f.nth(4)) != Some("0")
+}
+
+/// Whether a descriptor would stay open across the start of a program: Rust's own never do, inherited ones and C libraries' can.
+fn leaks() -> io::Result<bool> {
+    for (count, entry) in fs::read_dir("/proc/self/fd")?.enumerate() {
+        if count > MAX_LOOKED_AT {
+            return Ok(true);
+        }
+        let name = entry?.file_name();
+        let Some(number) = name.to_str().filter(|n| !matches!(*n, "0" | "1" | "2")) else { continue };
+        match fs::read_to_string(format!("/proc/self/fdinfo/{number}")) {
+            Ok(info) if !closes_itself(&info) => return Ok(true),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(false)
+}
+
+fn closes_itself(info: &str) -> bool {
+    const CLOEXEC: u64 = 0o2_000_000;
+    let flags = status_field(info, "flags").and_then(|f| u64::from_str_radix(f, 8).ok());
+    flags.is_some_and(|f| f & CLOEXEC != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_says() {
+        assert!(!ignores_signals("SigIgn:\t0000000000001000\n") && !ignores_signals("SigIgn:\t0000000000000000\n"));
+        assert!(ignores_signals("SigIgn:\t0000000000001001\n") && ignores_signals(""));
+        assert!(!has_terminal("7 (a) b) S 1 7 7 0 -1 4194560"));
+        assert!(has_terminal("7 (ab) S 1 7 7 34816 -1 4194560") && has_terminal(""));
+        assert!(closes_itself("pos:\t0\nflags:\t02100000\n") && !closes_itself("pos:\t0\nflags:\t0100000\n"));
+        assert!(!closes_itself(""));
+    }
+
+    #[test]
+    fn a_descriptor_that_would_be_inherited_is_seen() {
+        let file = fs::File::open("/dev/null").unwrap();
+        rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+        assert!(leaks().unwrap() && look().unclean);
+    }
+}
