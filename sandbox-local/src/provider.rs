@@ -166,6 +166,7 @@ impl Provider for Local {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::default();
         capabilities.files = true;
+        capabilities.export = true;
         capabilities.spawn = true;
         capabilities.networking_unrestricted = true;
         capabilities.networking_limited = true;
@@ -239,8 +240,8 @@ impl Provider for Local {
         Ok(())
     }
 
-    async fn export(&self, _session: &SessionId, _root: &SandboxPath) -> Result<ExportStream, Error> {
-        Err(Error::new(ErrorKind::Unsupported).because("export"))
+    async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
+        self.find(session).await?.guest.export(root).await
     }
 }
 
@@ -322,13 +323,8 @@ impl Sandbox for Live {
         self.guest.write(file).await
     }
 
-    async fn write_many(&self, mut files: FileBatch<'_>) -> Result<(), Error> {
-        let mut index = 0;
-        while let Some(file) = futures::StreamExt::next(&mut files).await {
-            self.guest.write(file).await.map_err(|e| e.of_member(index))?;
-            index += 1;
-        }
-        Ok(())
+    async fn write_many(&self, files: FileBatch<'_>) -> Result<(), Error> {
+        self.guest.write_many(files).await
     }
 
     async fn destroy(&self) -> Result<(), Error> {
