@@ -1,22 +1,25 @@
 //! The control stream: signals, and the watchdog that costs no command anything.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sandbox::{Error, ErrorKind};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::config::GuestConfig;
 use crate::quote::frame;
 use crate::record::Nonce;
-use crate::stream::{Shell, Stream};
+use crate::stream::{Shell, Stream, wait_closed};
 use crate::{Carrier, scripts};
 
 /// How long one order may take, reopening the stream included.
 const ORDER_BUDGET: Duration = Duration::from_secs(10);
 /// How long one answer may take before the stream counts as dead.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// How long to wait before the stream is opened again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// Orders that may wait; an operation has at most two.
 const QUEUE: usize = 256;
 
@@ -43,6 +46,13 @@ struct Order {
     answer: oneshot::Sender<bool>,
 }
 
+/// What the task is asked to do.
+enum Request {
+    /// Have the stream open.
+    Open(oneshot::Sender<Result<(), Error>>),
+    Signal(Order),
+}
+
 /// The client's end. Cloning it is cheap; when the last one is gone, the stream closes once all orders are carried out.
 #[derive(Clone)]
 pub(crate) struct Control {
@@ -53,32 +63,53 @@ struct Shared {
     carrier: Arc<dyn Carrier>,
     config: Arc<GuestConfig>,
     client: String,
-    orders: Mutex<Option<mpsc::Sender<Order>>>,
+    requests: Mutex<Option<mpsc::Sender<Request>>>,
+    /// Whether the stream is open, as far as its task knows.
+    open: Arc<AtomicBool>,
 }
 
 impl Control {
     pub(crate) fn new(carrier: Arc<dyn Carrier>, config: Arc<GuestConfig>, client: String) -> Self {
-        Self { shared: Arc::new(Shared { carrier, config, client, orders: Mutex::new(None) }) }
+        let open = Arc::default();
+        Self { shared: Arc::new(Shared { carrier, config, client, requests: Mutex::new(None), open }) }
     }
 
-    /// Opens the stream ahead of its first order, in the background.
-    pub(crate) fn start(&self) {
-        let _ = self.sender();
+    /// Waits until the stream is open: before that no command may run, since nothing could end it. A sandbox that is full up
+    /// afterwards has it already.
+    pub(crate) async fn ready(&self) -> Result<(), Error> {
+        let requests = self.sender();
+        if self.shared.open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (sender, receiver) = oneshot::channel();
+        if let Some(requests) = requests {
+            let _ = requests.send(Request::Open(sender)).await;
+        }
+        let ended = |_| Err(Error::new(ErrorKind::Unavailable).because("there is no runtime for the control stream"));
+        receiver.await.unwrap_or_else(ended)
     }
 
     /// The way to the task that has the stream; starts it unless it runs. Needs a runtime; without one there is none.
-    fn sender(&self) -> Option<mpsc::Sender<Order>> {
+    fn sender(&self) -> Option<mpsc::Sender<Request>> {
         let shared = &self.shared;
-        let mut orders = shared.orders.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(sender) = orders.as_ref().filter(|s| !s.is_closed()) {
+        let mut requests = shared.requests.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(sender) = requests.as_ref().filter(|s| !s.is_closed()) {
             return Some(sender.clone());
         }
         let runtime = tokio::runtime::Handle::try_current().ok()?;
         let (sender, receiver) = mpsc::channel(QUEUE);
         // Ends by itself: when the last sender is gone and its orders, each with a deadline, are carried out. It must outlive the
         // handle, whose drop is what asks for the last kill.
-        runtime.spawn(serve(Arc::clone(&shared.carrier), Arc::clone(&shared.config), shared.client.clone(), receiver));
-        *orders = Some(sender.clone());
+        let server = Server {
+            carrier: Arc::clone(&shared.carrier),
+            config: Arc::clone(&shared.config),
+            client: shared.client.clone(),
+            open: Arc::clone(&shared.open),
+            stream: None,
+        };
+        shared.open.store(false, Ordering::Release);
+        runtime.spawn(server.serve(receiver));
+        *requests = Some(sender.clone());
         Some(sender)
     }
 
@@ -93,7 +124,7 @@ impl Control {
         let (answer, heard) = oneshot::channel();
         let order = Order { signal, shell: shell.clone(), marker: marker.to_owned(), who, answer };
         if let Some(sender) = self.sender()
-            && sender.try_send(order).is_err()
+            && sender.try_send(Request::Signal(order)).is_err()
         {
             tracing::warn!("too many signals are waiting; one is lost");
         }
@@ -101,36 +132,78 @@ impl Control {
     }
 }
 
-async fn serve(carrier: Arc<dyn Carrier>, config: Arc<GuestConfig>, client: String, mut orders: mpsc::Receiver<Order>) {
-    let mut stream = open(&carrier, &config, &client).await.ok();
-    let mut serial = 0u64;
-    while let Some(order) = orders.recv().await {
-        let deadline = Instant::now() + ORDER_BUDGET;
+/// The task that has the stream.
+struct Server {
+    carrier: Arc<dyn Carrier>,
+    config: Arc<GuestConfig>,
+    client: String,
+    open: Arc<AtomicBool>,
+    stream: Option<Stream>,
+}
+
+impl Server {
+    async fn serve(mut self, mut requests: mpsc::Receiver<Request>) {
+        let mut serial = 0u64;
         loop {
-            if stream.is_none() {
-                match timeout_at(deadline, open(&carrier, &config, &client)).await {
-                    Ok(Ok(fresh)) => stream = Some(fresh),
-                    // A sandbox that is gone has nothing left to signal.
-                    Ok(Err(e)) if e.kind() == ErrorKind::NotFound => break,
-                    Ok(Err(e)) => {
-                        tracing::debug!(kind = ?e.kind(), "could not open the control stream");
-                        break;
+            let request = match self.stream.as_mut() {
+                Some(stream) => tokio::select! {
+                    request = requests.recv() => request,
+                    _ = wait_closed(&mut stream.closed) => {
+                        // Whoever needs it next opens it again.
+                        self.set(None);
+                        continue;
                     }
-                    Err(_) => break,
+                },
+                None => requests.recv().await,
+            };
+            match request {
+                Some(Request::Open(answer)) => {
+                    let _ = answer.send(self.have(Instant::now() + ORDER_BUDGET).await);
+                }
+                Some(Request::Signal(order)) => {
+                    serial += 1;
+                    self.signal(serial, order).await;
+                }
+                None => return,
+            }
+        }
+    }
+
+    fn set(&mut self, stream: Option<Stream>) {
+        self.open.store(stream.is_some(), Ordering::Release);
+        self.stream = stream;
+    }
+
+    /// Has the stream open, and tries again until `deadline`: a sandbox can be full up for a while.
+    async fn have(&mut self, deadline: Instant) -> Result<(), Error> {
+        while self.stream.is_none() {
+            match timeout_at(deadline, open(&self.carrier, &self.config, &self.client)).await {
+                Ok(Ok(stream)) => self.set(Some(stream)),
+                // A sandbox that is gone stays gone.
+                Ok(Err(e)) if e.kind() == ErrorKind::NotFound || Instant::now() + AGAIN >= deadline => return Err(e),
+                Ok(Err(_)) => sleep(AGAIN).await,
+                Err(_) => {
+                    return Err(Error::new(ErrorKind::DeadlineExceeded).because("the control stream did not open"));
                 }
             }
-            let Some(open) = stream.as_mut() else { break };
-            serial += 1;
-            match timeout(ANSWER_TIME, carry_out(open, serial, &order)).await {
+        }
+        Ok(())
+    }
+
+    async fn signal(&mut self, serial: u64, order: Order) {
+        let deadline = Instant::now() + ORDER_BUDGET;
+        while Instant::now() < deadline {
+            if let Err(e) = self.have(deadline).await {
+                tracing::debug!(kind = ?e.kind(), signal = order.signal, "a signal could not be delivered");
+                return;
+            }
+            let Some(stream) = self.stream.as_mut() else { return };
+            match timeout(ANSWER_TIME, carry_out(stream, serial, &order)).await {
                 Ok(Ok(hit)) => {
                     let _ = order.answer.send(hit);
-                    break;
+                    return;
                 }
-                _ => stream = None,
-            }
-            if Instant::now() >= deadline {
-                tracing::warn!(signal = order.signal, "a signal could not be delivered in time");
-                break;
+                _ => self.set(None),
             }
         }
     }

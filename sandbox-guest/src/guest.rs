@@ -68,7 +68,6 @@ impl Guest {
     /// As there.
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
         request.validate()?;
-        self.inner.control.start();
         self.inner.explain(exec::run(&self.inner, &request).await).await
     }
 
@@ -79,7 +78,6 @@ impl Guest {
     /// As there.
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
         request.validate()?;
-        self.inner.control.start();
         self.inner.explain(spawn::spawn(&self.inner, &request).await).await
     }
 

@@ -46,7 +46,7 @@ impl Running {
         // Every stream that is idle can turn out dead; one more is fresh.
         let mut tries = guest.config.max_streams + 1;
         loop {
-            let mut lease = guest.pool.acquire().await?;
+            let (mut lease, ()) = tokio::try_join!(guest.pool.acquire(), guest.control.ready())?;
             let (begin, end) = (Nonce::new(), Nonce::new());
             lease.stream.out.scanner.expect(begin);
             lease.stream.err.scanner.expect(begin);
