@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 
@@ -16,7 +17,7 @@ use crate::k8s::binaries::DEFAULT_VERSION;
 use crate::k8s::fault::Fault;
 use crate::k8s::proxied;
 use crate::place::Place;
-use crate::tally::Tally;
+use crate::tally::{Counts, Tally};
 use crate::{check, smoke, suite};
 
 /// Real Kubernetes and real systemd hosts for the tests, and every test and gate of the workspace.
@@ -123,14 +124,11 @@ impl Command {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let place = Place::here()?;
         let mut tally = Tally::new();
-        match self {
-            Self::Test(options) => suite::run(&options, &mut tally)?,
-            Self::Check { gates } => check::run(&gates, &mut tally)?,
-            Self::Deny => check::run(&[Gate::Deny], &mut tally)?,
-            Self::Ci(options) => {
-                check::run(&[], &mut tally)?;
-                suite::run(&options, &mut tally)?;
-            }
+        let outcome = match self {
+            Self::Test(options) => suite::run(&options, &mut tally),
+            Self::Check { gates } => check::run(&gates, &mut tally),
+            Self::Deny => check::run(&[Gate::Deny], &mut tally),
+            Self::Ci(options) => check::run(&[], &mut tally).and_then(|()| suite::run(&options, &mut tally)),
             Self::Up(Up::K8s { name, k8s }) => {
                 let cluster = Cluster::up(&place, &name, &k8s)?;
                 print_env(&cluster);
@@ -158,9 +156,7 @@ impl Command {
             }
             Self::Exec { name, command } => return exec(&place, &name, &command),
             Self::Smoke { subjects, slow } => {
-                for subject in subjects {
-                    smoke::run(subject, slow, &mut tally)?;
-                }
+                subjects.into_iter().try_for_each(|subject| smoke::run(subject, slow, &mut tally))
             }
             Self::Bench { name } => {
                 smoke::bench(&place, name.as_deref())?;
@@ -174,6 +170,11 @@ impl Command {
                 fault.cause(&place, &Cluster::open(&place, &name)?)?;
                 return Ok(ExitCode::SUCCESS);
             }
+        };
+        // Whatever broke off half-way, the last line says how far it came, and that it failed.
+        if let Err(error) = outcome {
+            eprintln!("testbed: {error}");
+            tally.push("broke off", Counts { failed: 1, ..Counts::default() }, Instant::now());
         }
         Ok(if tally.print() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

@@ -7,6 +7,7 @@ use crate::error::{Context as _, Result};
 use crate::host::{self, Debian, Host};
 use crate::k8s::{self, Cluster};
 use crate::leak::Snapshot;
+use crate::packages;
 use crate::place::{Place, checkout};
 use crate::process::Task;
 use crate::smoke::{self, Guard, Subject};
@@ -47,6 +48,10 @@ impl Beds {
         // What an earlier run of this checkout left is no part of the picture.
         for name in [CLUSTER, HOST] {
             drop(Guard::new(&place, name)?);
+        }
+        // Packages first: some leave folders in /run, and those are no bed's.
+        for needs in [packages::FOR_K8S, packages::FOR_HOST, packages::FOR_VM] {
+            packages::ensure(needs)?;
         }
         let before = Snapshot::take(place.prefix())?;
         Ok(Self { place, whole, on_cluster, in_host, cluster: None, before })
