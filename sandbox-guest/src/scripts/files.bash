@@ -97,7 +97,7 @@ __sbx_missing() {
 
 # __sbx_read NONCE LIMIT PATH: a record B, the content, a record E with how much it was.
 __sbx_read() {
-    local nonce=$1 limit=$2 path=$3 fd=
+    local nonce=$1 limit=$2 path=$3 size fd=''
     __sbx_fault=
     if __sbx_open; then
         if __sbx_sip; then
@@ -110,11 +110,15 @@ __sbx_read() {
             __sbx_fault=large
         else
             # Not what stat said: a file in /proc has size 0 and content, and a file may grow meanwhile.
-            __sbx_say "$nonce" B "$__sbx_err"
+            size=$__sbx_err
+            __sbx_say "$nonce" B "$size"
             if ! __sbx_pump "$((limit + 1))" "$fd" 1 "$fd"; then
                 __sbx_blame failed
             elif ((__sbx_got > limit)); then
                 __sbx_fault=large
+            elif ((__sbx_got < size)) && IFS= read -r -d '' -n 1 -u "$fd" size; then
+                # Less than there was, and yet there is more.
+                __sbx_fault=short
             fi
         fi
     fi
