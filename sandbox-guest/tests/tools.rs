@@ -132,7 +132,7 @@ async fn a_tool_that_lies_or_fails() {
     let copies = [
         "exec dd bs=1 count=100",
         "dd \"$@\" | head -c 50000",
-        "dd \"$@\"; echo '1 bytes copied' >&2",
+        "echo '1 bytes copied' >&2; exec dd \"$@\"",
         "kill -9 $$",
         "echo 'dd: some: reason' >&2; exit 12",
         "exit 10",

@@ -256,7 +256,10 @@ __sbx_take() {
     if ! __sbx_pump "$1" 0 "$fd" "$fd"; then
         __sbx_blame failed
         step=-
-    elif ((__sbx_got != $1)); then
+        return 1
+    fi
+    __sbx_pos "$fd"
+    if ((__sbx_got != $1 || __sbx_at && __sbx_at != total + $1)); then
         __sbx_fault=short step=-
     else
         ((total += $1))
