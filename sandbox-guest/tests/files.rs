@@ -33,6 +33,43 @@ async fn round_trips_of_every_size() {
 }
 
 #[tokio::test]
+async fn small_contents_of_every_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare { env: vec![("LC_ALL", "C.UTF-8")], ..Bare::default() }.guest(dir.path());
+    let path = dir.path().join("file");
+    let all: Vec<u8> = (0..=255).collect();
+    let mut contents: Vec<Vec<u8>> = all.iter().map(|b| vec![*b]).collect();
+    contents.extend([31, 32, 33, 4096].map(|n| vec![0; n]));
+    contents.extend([vec![b'\n'; 5], b"\\\r\n'\"%s\\x41\0".to_vec(), all[1..].to_vec(), all.repeat(3), b"-n".to_vec()]);
+    for size in [4094, 4095, 4096, 4097, 4098] {
+        contents.push(all[1..].iter().copied().cycle().take(size).collect());
+        contents.push([vec![b'x'; size - 1], vec![0]].concat());
+        contents.push([vec![0], vec![b'x'; size - 1]].concat());
+    }
+    for content in contents {
+        write(&guest, &path, &content).await.unwrap();
+        assert!(std::fs::read(&path).unwrap() == content, "{content:?}");
+        for limit in [content.len() as u64, BIG] {
+            assert!(read_limited(&guest, &path, limit).await.unwrap() == content, "{content:?}");
+        }
+        if let Some(less) = (content.len() as u64).checked_sub(1) {
+            assert_eq!(guest.read(&at(&path), less).await.unwrap_err().kind(), ErrorKind::FileTooLarge);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_inherits_nothing_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    let list = || guest.exec(sandbox::ExecRequest::args(["ls", "/proc/self/fd"]));
+    let before = list().await.unwrap().stdout;
+    write(&guest, &dir.path().join("file"), b"x").await.unwrap();
+    read(&guest, &dir.path().join("file")).await.unwrap();
+    assert_eq!(list().await.unwrap().stdout, before);
+}
+
+#[tokio::test]
 async fn names_are_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let (guest, _) = Bare::default().guest(dir.path());
@@ -155,6 +192,9 @@ async fn files_that_are_not_what_their_size_says() {
     assert!(seen.starts_with(b"processor") && seen.len() > 100);
     let error = read_limited(&guest, Path::new("/proc/cpuinfo"), 10).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FileTooLarge);
+    // What fails to be read is not an empty file.
+    let error = read(&guest, Path::new("/proc/self/mem")).await.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::Other, Some("Input/output error")));
     // And the stream still serves.
     assert!(read(&guest, Path::new("/proc/version")).await.unwrap().starts_with(b"Linux"));
 }

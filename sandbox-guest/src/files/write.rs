@@ -17,6 +17,8 @@ use crate::scripts::Part;
 
 /// Up to this size the content is read first and goes with the request: one round trip.
 pub(crate) const WHOLE: u64 = 64 << 10;
+/// Up to this size, and without NULs, it stands in the request itself: the shell needs no tool to copy it.
+const WORD: usize = 4 << 10;
 /// What is announced at once of a larger one. If its source fails, this is what has to be filled up at most.
 const CHUNK: u64 = 16 << 20;
 /// What is held of it at a time.
@@ -49,12 +51,16 @@ impl Target {
         }
     }
 
-    fn request(&self, nonce: Nonce, size: u64, whole: &str) -> Vec<u8> {
+    /// The request; `content` goes with it as a word.
+    fn request(&self, nonce: Nonce, size: u64, whole: &str, content: Option<&[u8]>) -> Vec<u8> {
         // A name that nobody inside can know before it is there.
         let token = &Nonce::new();
         let (nonce, token, Self { mode, new, .. }) = (nonce.as_str(), &token.as_str()[..16], self);
         let mut text = format!("__sbx_write {nonce} {token} {size} {whole} {mode} {new}").into_bytes();
         push_word(&mut text, &self.path);
+        if let Some(content) = content {
+            push_word(&mut text, content);
+        }
         text
     }
 }
@@ -97,8 +103,10 @@ fn check_length(got: u64, size: u64) -> Result<(), Error> {
 /// Writes content that is here and of the right length.
 pub(crate) async fn write_whole(inner: &Arc<Inner>, target: &Target, content: &[u8]) -> Result<(), Error> {
     let size = content.len() as u64;
-    let request = |nonce| target.request(nonce, size, "1");
-    let mut transfer = Transfer::begin(inner, Part::Files, GiveUp::CleanUp, content, request).await?;
+    let word = (content.len() <= WORD && !content.contains(&0)).then_some(content);
+    let after = if word.is_some() { &[] } else { content };
+    let request = |nonce| target.request(nonce, size, "1", word);
+    let mut transfer = Transfer::begin(inner, Part::Files, GiveUp::CleanUp, after, request).await?;
     let record = transfer.next_record().await.map_err(|e| e.with_effect(Effect::Unknown))?;
     finish(transfer, &record)
 }
@@ -112,7 +120,7 @@ fn finish(transfer: Transfer, record: &Record) -> Result<(), Error> {
 
 /// Writes content that comes from its source piece by piece.
 async fn write_chunks(inner: &Arc<Inner>, target: &Target, body: Body<'_>, size: u64) -> Result<(), Error> {
-    let request = |nonce| target.request(nonce, size, "''");
+    let request = |nonce| target.request(nonce, size, "''", None);
     // Nothing shows inside before the commit is sent.
     let untouched = |e: Error| e.with_effect(Effect::None);
     let mut transfer = Transfer::begin(inner, Part::Files, GiveUp::CleanUp, &[], request).await.map_err(untouched)?;

@@ -5,7 +5,7 @@
 # Only builtins are used, except dd for long requests and cat for draining. Descriptors: 0 requests, 1 the stream's output, 8 its
 # standard error; 2 is silenced, so that no message of this shell lands in a tenant's output.
 
-__sbx_slow=()
+__sbx_slow=() __sbx_heard=
 exec 8>&2 2>/dev/null
 set +o posix
 shopt -u failglob nullglob dotglob extdebug
@@ -185,6 +185,7 @@ __sbx_exec() {
 
 # The command's process, from fork to exec. Sees the locals of __sbx_exec.
 __sbx_child() {
+    [[ $__sbx_heard ]] && exec {__sbx_heard}>&-
     cd -- "$workdir" || exit 126
     unset OLDPWD SHLVL LC_ALL
     ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"

@@ -6,6 +6,9 @@
 
 __sbx_umask=$(umask)
 declare -gA __sbx_points
+__sbx_noref=
+# Where a builtin's complaint goes that must not be missed: a pipe that only this shell has.
+exec {__sbx_heard}<> <(:)
 
 # __sbx_find PATH: where the tools are.
 __sbx_find() { __sbx_tools=$1; }
@@ -94,10 +97,12 @@ __sbx_missing() {
 
 # __sbx_read NONCE LIMIT PATH: a record B, the content, a record E with how much it was.
 __sbx_read() {
-    local nonce=$1 limit=$2 path=$3 fd=
+    local nonce=$1 limit=$2 path=$3 size fd=''
     __sbx_fault=
     if __sbx_open; then
-        if ! __sbx_do stat -L -c %s -- "/proc/self/fd/$fd"; then
+        if __sbx_sip; then
+            :
+        elif ! __sbx_do stat -L -c %s -- "/proc/self/fd/$fd"; then
             __sbx_blame failed
         elif [[ ! $__sbx_err =~ ^[0-9]{1,18}$ ]]; then
             __sbx_fault='failed a size that is no number'
@@ -105,16 +110,49 @@ __sbx_read() {
             __sbx_fault=large
         else
             # Not what stat said: a file in /proc has size 0 and content, and a file may grow meanwhile.
-            __sbx_say "$nonce" B "$__sbx_err"
+            size=$__sbx_err
+            __sbx_say "$nonce" B "$size"
             if ! __sbx_pump "$((limit + 1))" "$fd" 1 "$fd"; then
                 __sbx_blame failed
             elif ((__sbx_got > limit)); then
                 __sbx_fault=large
+            elif ((__sbx_got < size)) && IFS= read -r -d '' -n 1 -u "$fd" size; then
+                # Less than there was, and yet there is more.
+                __sbx_fault=short
             fi
         fi
     fi
     [[ $fd ]] && exec {fd}<&-
     __sbx_say "$nonce" E "+ ${__sbx_fault:-ok $__sbx_got}"
+}
+
+# Reads a small file with builtins alone, and says its beginning and content; a tool costs more than all of it. Fails, with nothing
+# said and the file at its beginning again, if it is not that small, has many NULs, or cannot be read.
+__sbx_sip() {
+    local most=4096 pieces=() piece
+    ((limit < most)) && most=$limit
+    __sbx_got=0
+    while ((__sbx_got <= most && ${#pieces[@]} < 32)); do
+        piece=
+        if IFS= read -r -d '' -n "$((most + 1 - __sbx_got))" -u "$fd" piece 2>&"$__sbx_heard"; then
+            # To a NUL, or to one byte too many.
+            ((__sbx_got += ${#piece} + 1))
+            pieces+=("$piece")
+            continue
+        fi
+        IFS= read -r -t 0 -u "$__sbx_heard" && break
+        ((__sbx_got += ${#piece}))
+        ((__sbx_got <= most)) || break
+        __sbx_say "$nonce" B ''
+        ((${#pieces[@]})) && printf '%s\0' "${pieces[@]}"
+        printf %s "$piece"
+        return 0
+    done
+    while IFS= read -r -t 0 -u "$__sbx_heard"; do IFS= read -r -u "$__sbx_heard" piece; done
+    piece=$fd
+    exec {fd}<"/proc/self/fd/$piece"
+    exec {piece}<&-
+    return 1
 }
 
 # Opens the regular file $path as $fd, or says why not in __sbx_fault. What was opened must be what is there, and no link: one that
@@ -152,19 +190,21 @@ __sbx_open() {
     return 1
 }
 
-# __sbx_write NONCE TOKEN SIZE WHOLE MODE NEW PATH
-# With WHOLE the content follows the request at once. Without it a record G asks for it; then come lines: a number, and that many
+# __sbx_write NONCE TOKEN SIZE WHOLE MODE NEW PATH [CONTENT]
+# With WHOLE the content follows the request at once, or is CONTENT. Without it a record G asks for it; then come lines: a number, and that many
 # bytes after it; a dot, which commits; or an exclamation mark, which gives up. Nothing of it shows before it is committed.
 __sbx_write() {
-    local nonce=$1 size=$3 whole=$4 mode=$5 new=$6 path=$7 dir name temp=.sbx-write-$2 made=() step=+ total=0 line fd=''
+    local nonce=$1 size=$3 whole=$4 mode=$5 new=$6 path=$7 dir name temp=.sbx-write-$2 made=() step=+ total=0 line fd='' early=''
     dir=${path%/*}
     dir=${dir:-/}
     name=${path##*/}
     __sbx_fault=
     if ! __sbx_prepare; then
-        [[ $whole ]] && ((size > 0)) && ! __sbx_drain "$size" && step=-
+        [[ $whole && $# == 7 ]] && ((size > 0)) && ! __sbx_drain "$size" && step=-
     elif [[ $whole ]]; then
-        __sbx_take "$size" && __sbx_commit
+        __sbx_early
+        if (($# == 7)); then __sbx_take "$size"; else __sbx_put "$8"; fi && __sbx_commit
+        [[ $early ]] && wait "$early"
     else
         __sbx_say "$nonce" G ''
         while :; do
@@ -216,13 +256,40 @@ __sbx_take() {
     if ! __sbx_pump "$1" 0 "$fd" "$fd"; then
         __sbx_blame failed
         step=-
-    elif ((__sbx_got != $1)); then
+        return 1
+    fi
+    __sbx_pos "$fd"
+    if ((__sbx_got != $1 || __sbx_at && __sbx_at != total + $1)); then
         __sbx_fault=short step=-
     else
         ((total += $1))
         return 0
     fi
     return 1
+}
+
+# __sbx_put CONTENT: all of the content into the temporary file.
+__sbx_put() {
+    if printf %s "$1" 2>&"$__sbx_heard" 1>&"$fd"; then
+        __sbx_pos "$fd"
+        ((__sbx_at == size || __sbx_at == 0)) && return 0
+    fi
+    __sbx_err='the content was not taken'
+    IFS= read -r -t 0 -u "$__sbx_heard" && IFS= read -r -u "$__sbx_heard" __sbx_err
+    __sbx_code=1
+    __sbx_blame failed
+    return 1
+}
+
+# Begins to set the mode while the content is still being copied.
+__sbx_early() {
+    local how=$mode
+    if [[ ! $how && -f ./$name && ! -L ./$name ]]; then
+        [[ $__sbx_noref ]] && return
+        how=--reference=./$name
+    fi
+    __sbx_tool chmod "${how:-644}" -- "/proc/self/fd/$fd" </dev/null >/dev/null &
+    early=$!
 }
 
 # Everything before the content: parents, tests, the temporary file. Leaves the shell in the target's directory, so that whatever
@@ -308,15 +375,8 @@ __sbx_mounted() {
 
 # Gives the temporary file its mode and its name. The tests are asked again: the content may have taken its time.
 __sbx_commit() {
-    local bits=$mode
     __sbx_target || return 1
-    if [[ ! $bits && -f ./$name && ! -L ./$name ]]; then
-        __sbx_do stat -c %a -- "./$name" && [[ $__sbx_err =~ ^[0-7]{1,4}$ ]] && bits=$__sbx_err
-    fi
-    if ! __sbx_do chmod -- "${bits:-644}" "/proc/self/fd/$fd" && [[ $mode ]]; then
-        __sbx_blame unwritable
-        return 1
-    fi
+    __sbx_mode || return 1
     if [[ ! ./$temp -ef /proc/self/fd/$fd || -L ./$temp ]]; then
         __sbx_fault='failed the temporary file was replaced'
         return 1
@@ -325,6 +385,26 @@ __sbx_commit() {
     exec {fd}>&-
     fd=
     if [[ $new ]]; then __sbx_link; else __sbx_move; fi
+}
+
+# The mode: as asked, as the file has that is replaced, or 0644. One that cannot be had is worth a failure only if it was asked for.
+__sbx_mode() {
+    local bits=$mode
+    if [[ $early ]]; then
+        if wait "$early"; then
+            early=
+            return 0
+        fi
+        early=
+        [[ $mode ]] || __sbx_noref=1
+    fi
+    if [[ ! $bits && -f ./$name && ! -L ./$name ]]; then
+        __sbx_do stat -c %a -- "./$name" && [[ $__sbx_err =~ ^[0-7]{1,4}$ ]] && bits=$__sbx_err
+    fi
+    if ! __sbx_do chmod -- "${bits:-644}" "/proc/self/fd/$fd" && [[ $mode ]]; then
+        __sbx_blame unwritable
+        return 1
+    fi
 }
 
 # Renames the temporary file over the target.

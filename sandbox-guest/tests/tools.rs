@@ -1,0 +1,246 @@
+//! File operations with other tools than the usual: BusyBox's, broken ones, missing ones, planted ones.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use common::files::*;
+use common::{Bare, busybox};
+use sandbox::{Effect, ErrorKind, FileBatch, FileWrite};
+use sandbox_guest::Guest;
+
+const USUAL: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+fn guest(dir: &Path, tools: &str) -> Guest {
+    Bare::default()
+        .guest_with(dir, |mut c| {
+            c.tools = tools.to_owned();
+            c
+        })
+        .0
+}
+
+/// Puts `script` in the place of one tool.
+fn plant(dir: &Path, tool: &str, script: &str) -> String {
+    let bin = dir.join("planted");
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::write(bin.join(tool), format!("#!/bin/bash\nPATH={USUAL}\n{script}\n")).unwrap();
+    std::fs::set_permissions(bin.join(tool), PermissionsExt::from_mode(0o755)).unwrap();
+    format!("{}:{USUAL}", bin.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn busybox_is_enough() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let Some(tools) = busybox(d) else { return };
+    let guest = guest(d, &tools);
+    for size in [0, 1, 4096, 65_536, 1_000_000] {
+        let content = filler(size);
+        for name in ["file", "-x y\n/de ep"] {
+            let path = d.join(name);
+            write(&guest, &path, &content).await.unwrap();
+            assert!(read(&guest, &path).await.unwrap() == content, "{size}");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o4750)).unwrap();
+            write(&guest, &path, b"more").await.unwrap();
+            assert_eq!((std::fs::read(&path).unwrap(), mode(&path)), (b"more".to_vec(), 0o4750));
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+    std::fs::create_dir(d.join("dir")).unwrap();
+    std::fs::write(d.join("blocker"), "").unwrap();
+    for (name, kind) in [("dir", ErrorKind::IsDirectory), ("blocker/x", ErrorKind::NotDirectory)] {
+        assert_eq!(write(&guest, &d.join(name), b"x").await.unwrap_err().kind(), kind);
+    }
+    let error = write(&guest, Path::new("/proc/no/no"), b"x").await.unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::NotWritable, Some("No such file or directory")));
+    let new = || FileWrite::bytes(at(&d.join("new")), "x").create_new();
+    guest.write(new()).await.unwrap();
+    assert_eq!(guest.write(new()).await.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(residue(d), Vec::<PathBuf>::new());
+}
+
+#[tokio::test]
+async fn a_missing_tool_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let Some(tools) = busybox(d) else { return };
+    let guest = guest(d, &tools);
+    let big = d.join("big");
+    std::fs::write(&big, filler(100_000)).unwrap();
+    for (tool, size) in [("dd", 100_000), ("mv", 1), ("mkdir", 1)] {
+        std::fs::rename(d.join("bin").join(tool), d.join(tool)).unwrap();
+        let error = write(&guest, &d.join("x/y"), &vec![0; size]).await.unwrap_err();
+        let reason = format!("the sandbox has no {tool}");
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::Unsupported, Some(reason.as_str())));
+        assert!(!d.join("x").exists(), "{tool}");
+        if tool == "dd" {
+            assert_eq!(read(&guest, &big).await.unwrap_err().kind(), ErrorKind::Unsupported);
+        }
+        std::fs::rename(d.join(tool), d.join("bin").join(tool)).unwrap();
+    }
+    // Where there are no links, a new file is still new.
+    std::fs::remove_file(d.join("bin/ln")).unwrap();
+    let new = || FileWrite::bytes(at(&d.join("new")), "content").create_new();
+    guest.write(new()).await.unwrap();
+    assert_eq!(std::fs::read(d.join("new")).unwrap(), b"content");
+    assert_eq!(guest.write(new()).await.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!((mode(&d.join("new")), residue(d)), (0o644, vec![]));
+}
+
+#[tokio::test]
+async fn an_old_mv_and_a_directory_that_appears() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let old = "[[ $1 == -fT ]] && { echo \"mv: invalid option -- 'T'\" >&2; exit 1; }";
+    let tools = plant(d, "mv", &format!("{old}; exec mv \"$@\""));
+    let guest = guest(d, &tools);
+    for content in ["one", "two"] {
+        write(&guest, &d.join("file"), content.as_bytes()).await.unwrap();
+        assert_eq!(std::fs::read(d.join("file")).unwrap(), content.as_bytes());
+    }
+    plant(d, "mv", &format!("{old}; rm -f \"${{@: -1}}\"; mkdir \"${{@: -1}}\"; exec mv \"$@\""));
+    for size in [1, 300_000] {
+        let error = write(&guest, &d.join("file"), &vec![0; size]).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::IsDirectory, Effect::None));
+        assert_eq!(residue(d), Vec::<PathBuf>::new());
+    }
+}
+
+#[tokio::test]
+async fn a_tool_that_lies_or_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let path = d.join("file");
+    std::fs::write(&path, "kept").unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    // A mode is octal digits or it is not used.
+    let tools = plant(d, "stat", "echo a+rwx");
+    plant(d, "chmod", "[[ $1 == --reference* ]] && exit 1; exec chmod \"$@\"");
+    write(&guest(d, &tools), &path, b"kept").await.unwrap();
+    assert_eq!(mode(&path), 0o644);
+    assert_eq!(read(&guest(d, &tools), &d.join("planted/stat")).await.unwrap()[..2], *b"#!");
+    let big = d.join("big");
+    std::fs::write(&big, filler(100_000)).unwrap();
+    let refused = read(&guest(d, &tools), &big).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Other);
+    std::fs::remove_dir_all(d.join("planted")).unwrap();
+    // A copy that ends early, says another number, dies, or claims to be one of this crate's own answers.
+    let copies = [
+        "exec dd bs=1 count=100",
+        "dd \"$@\" | head -c 50000",
+        "echo '1 bytes copied' >&2; exec dd \"$@\"",
+        "kill -9 $$",
+        "echo 'dd: some: reason' >&2; exit 12",
+        "exit 10",
+    ];
+    for script in copies {
+        let tools = plant(d, "dd", script);
+        let guest = guest(d, &tools);
+        let outcome = read(&guest, &big).await;
+        assert!(outcome.is_err() || outcome.is_ok_and(|got| got == filler(100_000)), "{script}");
+        for size in [60_000, 300_000] {
+            let outcome = write(&guest, &path, &vec![b'x'; size]).await;
+            let error = outcome.expect_err(script);
+            assert!(matches!(error.kind(), ErrorKind::ShortTransfer | ErrorKind::Other), "{script}: {error}");
+            assert_eq!(error.effect(), Effect::None, "{script}");
+            assert_eq!(std::fs::read(&path).unwrap(), b"kept", "{script}");
+        }
+        for _ in 0..100 {
+            if residue(d).is_empty() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        assert_eq!(residue(d), Vec::<PathBuf>::new(), "{script}");
+    }
+    std::fs::remove_dir_all(d.join("planted")).unwrap();
+    // A delivery whose tar does nothing, little or too much lands one by one.
+    for script in
+        ["cat >/dev/null", "exit 3", "cat >/dev/null; exit 2", "tar \"$@\"; exit 1", "head -c 2000 >/dev/null"]
+    {
+        let tools = plant(d, "tar", script);
+        let files = (0..20).map(|i| FileWrite::bytes(at(&d.join(format!("many/{i}"))), filler(3000)));
+        within(guest(d, &tools).write_many(FileBatch::new(files))).await.unwrap();
+        assert!((0..20).all(|i| std::fs::read(d.join(format!("many/{i}"))).unwrap() == filler(3000)), "{script}");
+        assert_eq!(residue(d), Vec::<PathBuf>::new(), "{script}");
+        std::fs::remove_dir_all(d.join("many")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_environment_decides_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    for tool in ["dd", "mv", "stat", "chmod", "mkdir", "tar", "rm", "cat"] {
+        plant(d, tool, "echo planted; exit 0");
+    }
+    let leak = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
+    let planted = leak(format!("{}:/usr/bin:/bin", d.join("planted").display()));
+    for locale in ["C", "C.UTF-8", "de_DE.UTF-8"] {
+        let env = vec![
+            ("PATH", planted),
+            ("LC_ALL", locale),
+            ("LANGUAGE", "de"),
+            ("LD_PRELOAD", "/no/such.so"),
+            ("POSIXLY_CORRECT", "1"),
+            ("TAR_OPTIONS", "--bad"),
+            ("TMPDIR", "/no/such"),
+            ("SHELLOPTS", "noclobber:xtrace:noglob:errexit"),
+            ("BASH_FUNC_printf%%", "() { echo shadow; }"),
+            ("BASH_FUNC_exec%%", "() { echo shadow; }"),
+            ("GLOBIGNORE", "*"),
+            ("CDPATH", "/tmp"),
+            ("IFS", "0123456789"),
+            ("TMOUT", "1"),
+        ];
+        let noise = "umask 027; echo banner; echo banner >&2\n";
+        let (guest, _) = Bare { env, noise, ..Bare::default() }.guest(d);
+        let path = d.join(format!("at {locale}/é/file"));
+        for size in [5, 5000, 100_000] {
+            write(&guest, &path, &filler(size)).await.unwrap_or_else(|e| panic!("{locale}: {e}"));
+            assert!(read(&guest, &path).await.unwrap() == filler(size));
+        }
+        let files = (0..10).map(|i| FileWrite::bytes(at(&d.join(format!("at {locale}/é{i}"))), "many"));
+        within(guest.write_many(FileBatch::new(files))).await.unwrap();
+        assert_eq!(std::fs::read(d.join(format!("at {locale}/é9"))).unwrap(), b"many");
+        within(async { guest.export(&at(&d.join(format!("at {locale}")))).await.unwrap().finish().await })
+            .await
+            .unwrap();
+        let error = write(&guest, Path::new("/proc/no"), b"x").await.unwrap_err();
+        assert_eq!(error.reason(), Some("No such file or directory"), "{locale}");
+        assert_eq!(residue(d), Vec::<PathBuf>::new());
+    }
+}
+
+#[tokio::test]
+async fn what_is_mounted_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let mounted = ["plain", "a b", "new\nline", "back\\slash"];
+    std::fs::write(d.join("source"), "kept").unwrap();
+    for name in mounted {
+        std::fs::write(d.join(name), "under").unwrap();
+    }
+    symlink(d, d.join("way")).unwrap();
+    let script = "d=$1; shift; for n in plain 'a b' $'new\\nline' 'back\\slash'; do mount --bind \"$d/source\" \"$d/$n\" || exit; done; exec \"$@\"";
+    let words = ["unshare", "-Urm", "bash", "-c", script, "bash", d.to_str().unwrap()];
+    let (guest, _) = Bare { through: words.map(str::to_owned).to_vec(), ..Bare::default() }.guest(d);
+    for name in mounted {
+        for path in [d.join(name), d.join("way").join(name)] {
+            for size in [1, 100_000] {
+                let error = write(&guest, &path, &vec![0; size]).await.unwrap_err();
+                assert_eq!((error.kind(), error.effect()), (ErrorKind::NotReplaceable, Effect::None), "{error}");
+            }
+            let mut files: Vec<_> = (0..6).map(|i| FileWrite::bytes(at(&d.join(format!("m{i}"))), "x")).collect();
+            files.push(FileWrite::bytes(at(&path), "x"));
+            let error = within(guest.write_many(FileBatch::new(files))).await.unwrap_err();
+            assert_eq!((error.kind(), error.member()), (ErrorKind::NotReplaceable, Some(6)), "{error}");
+        }
+    }
+    assert_eq!(std::fs::read(d.join("source")).unwrap(), b"kept");
+    assert_eq!(residue(d), Vec::<PathBuf>::new());
+}
