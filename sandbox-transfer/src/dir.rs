@@ -32,18 +32,18 @@ pub(crate) fn enter(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<O
 #[derive(Debug)]
 pub(crate) struct Root {
     fd: OwnedFd,
+    /// Whether to resolve component by component where the kernel could do it at once.
+    #[cfg(target_os = "linux")]
     stepwise: bool,
 }
 
 impl Root {
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd, stepwise: cfg!(not(target_os = "linux")) }
-    }
-
-    /// Resolves component by component, also where the kernel could do it.
-    #[cfg(test)]
-    fn stepwise(fd: OwnedFd) -> Self {
-        Self { fd, stepwise: true }
+        Self {
+            fd,
+            #[cfg(target_os = "linux")]
+            stepwise: false,
+        }
     }
 
     /// The directory of `components`, each of which is one plain name. Fails as `LOOP` or `NOTDIR` where one is a link.
@@ -159,7 +159,12 @@ mod tests {
         symlink(place.path().join("outside"), at.join("a/abs")).unwrap();
         symlink("b", at.join("a/inside")).unwrap();
         symlink("/proc/self/cwd", at.join("a/magic")).unwrap();
-        for mut root in [Root::new(open(&at).unwrap()), Root::stepwise(open(&at).unwrap())] {
+        for stepwise in [false, true] {
+            let mut root = Root::new(open(&at).unwrap());
+            #[cfg(target_os = "linux")]
+            {
+                root.stepwise = stepwise;
+            }
             let good: [&[&[u8]]; 3] = [&[], &[b"a"], &[b"a", b"b", b"c"]];
             for good in good {
                 root.directory(good).unwrap();
@@ -170,7 +175,7 @@ mod tests {
                 let error = root.directory(bad).unwrap_err();
                 assert!([Errno::LOOP, Errno::NOTDIR].contains(&error), "{error}");
             }
-            assert_eq!(root.directory(&[b"missing", b"x"]).unwrap_err(), Errno::NOENT);
+            assert_eq!(root.directory(&[b"missing", b"x"]).unwrap_err(), Errno::NOENT, "{stepwise}");
         }
     }
 

@@ -149,6 +149,23 @@ async fn each_attack_is_left_out_and_named_where_the_caller_says_so() {
 }
 
 #[tokio::test]
+async fn the_entry_at_the_top_cannot_be_left_out() {
+    let here = place();
+    for (tar, rule) in [
+        (Tar::default().entry(EntryType::Fifo, b"top", 0o644, b"").file("top/a", "a"), Rule::Fifo),
+        (Tar::default().dir("other").file("other/a", "a"), Rule::OutsideTop),
+        (Tar::default().file("top/a", "a"), Rule::NoParent),
+    ] {
+        for mut options in [DownloadOptions::default(), DownloadOptions::default().in_place()] {
+            options = options.on_refusal(OnRefusal::LeaveOut);
+            let error = download(tar.clone().end(), here.path(), options).await.unwrap_err();
+            assert_eq!((Refused::of(&error).unwrap().rule, error.effect()), (rule, Effect::None));
+            only_outside_is_left(here.path());
+        }
+    }
+}
+
+#[tokio::test]
 async fn links_are_refused_unless_asked_for_and_kept_where_they_stay() {
     let archive = Tar::default()
         .dir("top/")

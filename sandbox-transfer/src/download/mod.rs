@@ -134,7 +134,7 @@ pub enum OnRefusal {
     /// The download fails.
     #[default]
     Fail,
-    /// It is left out, and [`Report::left_out`] names it.
+    /// It is left out, and [`Report::left_out`] names it; unless it is the one at the top, without which nothing is left.
     LeaveOut,
 }
 

@@ -84,8 +84,10 @@ impl<'a> Unpacking<'a> {
             // What the entry's end is padded with, and what of it nobody read, comes before the next header.
             watcher.allow(left.saturating_add(HEADERS));
         }
-        if self.report.files + self.report.directories + self.report.links == 0 && self.report.left_out_total == 0 {
-            return Err(malformed("it is empty"));
+        if self.report.files + self.report.directories + self.report.links == 0 {
+            // Without the entry at the top there is nothing: that one cannot be left out.
+            let first = self.report.left_out.first().cloned();
+            return Err(first.map_or_else(|| malformed("it is empty"), Refused::into_error));
         }
         finish(archive.into_inner(), &watcher)
     }
