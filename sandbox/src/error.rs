@@ -62,6 +62,12 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The file is larger than the limit of the call.
     FileTooLarge,
+    /// There is more of it than the call allows; [`Error::reason`] names the bound.
+    LimitExceeded,
+    /// An archive from a sandbox does not end properly, or holds what is not taken; [`Error::reason`] names the entry and the rule.
+    ArchiveRefused,
+    /// A file of this machine could not be read or written; [`Error::reason`] names it, with the system's own words.
+    HostFile,
     /// Another number of bytes arrived than was declared. Retry: what was there before is still there.
     ShortTransfer,
     /// The operation did not finish in its time.
@@ -100,6 +106,9 @@ impl fmt::Display for ErrorKind {
             Self::NotWritable => "it cannot be written",
             Self::AlreadyExists => "it exists already",
             Self::FileTooLarge => "it is larger than the limit",
+            Self::LimitExceeded => "there is more of it than the call allows",
+            Self::ArchiveRefused => "the archive is refused",
+            Self::HostFile => "a file of this machine could not be read or written",
             Self::ShortTransfer => "the number of bytes is not the declared one",
             Self::DeadlineExceeded => "it did not finish in time",
             Self::Lost => "the way into the sandbox broke",
