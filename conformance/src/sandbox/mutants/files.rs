@@ -235,6 +235,7 @@ fn reads() -> Vec<Mutant> {
                     let inside = Arc::clone(&inside);
                     Box::pin(async move {
                         let others = inside.fetch_add(1, Ordering::Relaxed);
+                        sleep(Duration::from_millis(5)).await;
                         let written =
                             if others > 0 { Err(Error::new(ErrorKind::Busy)) } else { inner.write(file).await };
                         inside.fetch_sub(1, Ordering::Relaxed);
