@@ -3,6 +3,8 @@
 mod case;
 mod factory;
 mod failure;
+#[cfg(target_os = "linux")]
+pub mod isolation;
 mod options;
 mod report;
 mod runner;

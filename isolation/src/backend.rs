@@ -106,6 +106,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - When `start` returns, the slot is running and a command can run inside at once.
     /// - Starting what runs succeeds and leaves the running instance alone.
+    /// - A start that meets a stale registration of its own slot clears it and goes on.
     /// - Starting a slot that was never prepared fails as `UnknownSlot` and leaves nothing.
     ///
     /// # Errors

@@ -146,7 +146,7 @@ pub trait BackendExt: Backend {
         async move {
             let options = options.clone().with_follow(false);
             let stream = self.logs(ctx, slot, &options).await?;
-            let content = ctx.bound("read a log", stream.read_to_end(limit)).await;
+            let content = ctx.bound("read a log", stream.read_all(limit)).await;
             let content = content.map_err(|error| error.with_effect(Effect::None))?;
             Ok(String::from_utf8_lossy(&content).into_owned())
         }

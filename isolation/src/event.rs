@@ -132,7 +132,8 @@ impl EventSink {
         (Self::new(move |event| drop(sender.try_send(event))), receiver)
     }
 
-    pub(crate) fn emit(&self, event: Event) {
+    /// Sends an event.
+    pub fn emit(&self, event: Event) {
         if let Some(sink) = &self.0 {
             sink(event);
         }

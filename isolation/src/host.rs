@@ -29,6 +29,8 @@ pub struct HostCommand {
     pub timeout: Option<Duration>,
     /// How many bytes of each output are kept.
     pub max_output: usize,
+    /// The arguments are somebody else's, a tenant's command for example, and no error may show them.
+    pub private: bool,
 }
 
 impl HostCommand {
@@ -46,6 +48,7 @@ impl HostCommand {
             cwd: None,
             timeout: None,
             max_output: 1024 * 1024,
+            private: false,
         }
     }
 
@@ -74,6 +77,13 @@ impl HostCommand {
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// Keeps the arguments out of every error.
+    #[must_use]
+    pub fn with_private_args(mut self) -> Self {
+        self.private = true;
         self
     }
 
@@ -156,10 +166,14 @@ impl SystemRunner {
         self
     }
 
+    fn redact(&self, command: &HostCommand) -> Redact {
+        if command.private { Redact::everything() } else { self.redact.clone() }
+    }
+
     fn command(&self, command: &HostCommand) -> Result<Command> {
         let Some(program) = self.resolve(&command.program) else {
             return Err(Error::new(ErrorKind::CommandNotFound, "start a program")
-                .with_program(&command.program, self.redact.argv(&command.args)));
+                .with_program(&command.program, self.redact(command).argv(&command.args)));
         };
         let mut path = OsString::new();
         for (n, dir) in self.search.iter().enumerate() {
@@ -198,16 +212,17 @@ impl HostRunner for SystemRunner {
 
     async fn run(&self, ctx: &OpCtx, command: HostCommand) -> Result<ExecOutput> {
         let ready = self.command(&command)?;
-        let work = crate::process::run(ready, command.stdin, command.timeout, command.max_output, &self.redact);
+        let redact = self.redact(&command);
+        let work = crate::process::run(ready, command.stdin, command.timeout, command.max_output, &redact);
         ctx.bound(&format!("run {}", command.program), work).await
     }
 
     fn log(&self, command: HostCommand) -> Result<LogStream> {
-        start_log_stream(self.command(&command)?, &self.redact)
+        start_log_stream(self.command(&command)?, &self.redact(&command))
     }
 
     fn stream(&self, command: HostCommand) -> Result<ExecStream> {
-        ExecStream::spawn(self.command(&command)?, &self.redact)
+        ExecStream::spawn(self.command(&command)?, &self.redact(&command))
     }
 }
 

@@ -122,7 +122,7 @@ impl LogStream {
     /// # Errors
     ///
     /// As [`close`](Self::close); [`ErrorKind::Io`] if reading fails.
-    pub async fn read_to_end(mut self, limit: usize) -> Result<Vec<u8>> {
+    pub async fn read_all(mut self, limit: usize) -> Result<Vec<u8>> {
         let mut content = Vec::new();
         let bounded = (&mut self).take(limit as u64).read_to_end(&mut content).await;
         bounded.map_err(|cause| Error::new(ErrorKind::Io, "read a log").because(cause))?;
@@ -273,8 +273,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_natural_end_has_a_verdict() {
-        assert_eq!(sh("echo hello").read_to_end(100).await.unwrap(), b"hello\n");
-        let error = sh("echo partial; echo 'no such machine' >&2; exit 1").read_to_end(100).await.unwrap_err();
+        assert_eq!(sh("echo hello").read_all(100).await.unwrap(), b"hello\n");
+        let error = sh("echo partial; echo 'no such machine' >&2; exit 1").read_all(100).await.unwrap_err();
         assert_eq!((error.kind(), error.status()), (ErrorKind::Command, Some(ExecStatus::Exited(1))));
         assert!(error.stderr_tail().unwrap().contains("no such machine"));
     }
@@ -299,7 +299,7 @@ mod tests {
     #[tokio::test]
     async fn a_chatty_standard_error_does_not_block() {
         let script = "head -c 1000000 /dev/zero | tr '\\0' x >&2; echo; echo end-of-stderr >&2; exit 2";
-        let error = sh(script).read_to_end(100).await.unwrap_err();
+        let error = sh(script).read_all(100).await.unwrap_err();
         let tail = error.stderr_tail().unwrap();
         assert!(tail.len() <= TAIL && tail.trim_end().ends_with("end-of-stderr"));
     }
@@ -338,7 +338,7 @@ mod tests {
     async fn a_reader_gets_its_verdict_too() {
         let verdict =
             |ended: bool| async move { if ended { Err(Error::new(ErrorKind::Command, "read a log")) } else { Ok(()) } };
-        assert!(LogStream::from_reader(&b"abc"[..], verdict).read_to_end(100).await.is_err());
+        assert!(LogStream::from_reader(&b"abc"[..], verdict).read_all(100).await.is_err());
         LogStream::from_reader(&b"abc"[..], verdict).close().await.unwrap();
     }
 }

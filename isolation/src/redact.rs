@@ -27,6 +27,11 @@ impl Redact {
         Self { more: Some(Arc::new(rule)) }
     }
 
+    /// Nothing is shown at all: for arguments that are somebody else's.
+    pub fn everything() -> Self {
+        Self::with_rule(|_| Some(MASK.to_owned()))
+    }
+
     /// A whole argument list.
     pub fn argv(&self, argv: &[OsString]) -> Vec<String> {
         let mut secret_next = false;

@@ -299,7 +299,8 @@ impl Stateful {
         }
         let mark = format!("{}:{}", self.mark(slot), self.instances.fetch_add(1, Ordering::Relaxed));
         let program = spec.argv[0].to_string_lossy().into_owned();
-        let mut command = HostCommand::new(program, &spec.argv[1..]).with_max_output(spec.max_output);
+        let mut command =
+            HostCommand::new(program, &spec.argv[1..]).with_max_output(spec.max_output).with_private_args();
         command = command.with_env("HOME", "/root").with_env("LANG", "C.UTF-8").with_env(MARK, &mark);
         command.env.extend(spec.env.iter().cloned());
         let root = self.root(slot)?;

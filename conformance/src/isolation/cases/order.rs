@@ -1,0 +1,275 @@
+//! Who waits for whom, what a cut call leaves, what is told meanwhile.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Instant;
+
+use futures::future::join_all;
+use isolation::{Cancel, ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase};
+
+use super::super::Fault;
+use super::super::bed::{none, ok, refused};
+use super::{B, Case, millis, secs};
+use crate::{Failure, Outcome, ensure, equal, within};
+
+const HELD: &str = "A lifecycle call on a slot that another process holds waits, and fails as `Busy` at its deadline.";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new(
+            "order::one_after_the_other",
+            "Lifecycle calls on one slot happen one after the other, across processes too.",
+            one_after_the_other,
+        ),
+        Case::new("order::busy_at_the_deadline", HELD, busy_at_the_deadline).needs("hold lock", |c| c.fault_hold_lock),
+        Case::new("order::waits_for_the_holder", HELD, waits_for_the_holder).needs("hold lock", |c| c.fault_hold_lock),
+        Case::new(
+            "order::slots_do_not_wait",
+            "Lifecycle calls on two slots do not wait for each other.",
+            slots_do_not_wait,
+        )
+        .needs("hold lock", |c| c.fault_hold_lock),
+        Case::new(
+            "order::looking_does_not_wait",
+            "`status`, `exec` and `logs` never wait for a lifecycle call.",
+            looking_does_not_wait,
+        )
+        .needs("hold lock", |c| c.fault_hold_lock),
+        Case::new(
+            "order::cut_short_and_again",
+            "A lifecycle call that was cut short can be repeated and then succeeds.",
+            cut_short_and_again,
+        )
+        .deadline(secs(600)),
+        Case::new(
+            "order::cancelled_before",
+            "A call that is cancelled before it begins changes nothing and fails as `Cancelled`.",
+            cancelled_before,
+        ),
+        Case::new(
+            "order::deadline_passed",
+            "A call whose deadline has passed fails as `Timeout` and changes nothing.",
+            deadline_passed,
+        ),
+        Case::new(
+            "order::events_in_pairs",
+            "Every lifecycle call emits one event when it starts and one when it finishes or fails, with the same id.",
+            events_in_pairs,
+        ),
+        Case::new(
+            "order::no_secrets",
+            "Arguments, environment and input of a command never appear in an error or an event.",
+            no_secrets,
+        ),
+    ]
+}
+
+async fn one_after_the_other(bed: B) -> Outcome {
+    let slot = bed.a();
+    bed.prepare(&slot).await?;
+    let calls = (0..8).map(|n| {
+        let (bed, slot) = (Arc::clone(&bed), slot.clone());
+        async move {
+            let (backend, ctx) = (bed.backend(), bed.ctx());
+            match n % 4 {
+                0 => ok("starting at once with others", backend.start(&ctx, &slot).await),
+                1 => ok("stopping at once with others", backend.stop(&ctx, &slot).await),
+                2 => ok("restarting at once with others", backend.restart(&ctx, &slot).await),
+                _ => ok("preparing at once with others", backend.prepare(&ctx, &bed.spec(&slot)).await.map(drop)),
+            }
+        }
+    });
+    join_all(calls).await.into_iter().collect::<Outcome<Vec<()>>>()?;
+    let running = bed.status(&slot).await?.running();
+    let command = bed.exec(&slot, &ExecSpec::new(["true"])).await;
+    match (running, command) {
+        (true, Ok(_)) => Ok(()),
+        (false, Err(error)) if error.kind() == ErrorKind::NotRunning => Ok(()),
+        (running, command) => {
+            let got = format!("running: {running}, a command: {command:?}");
+            Err(Failure::new("after eight calls at once", "a status and a command that agree", got))
+        }
+    }
+}
+
+async fn busy_at_the_deadline(bed: B) -> Outcome {
+    let slot = bed.a();
+    bed.prepare(&slot).await?;
+    let held = bed.inject(Fault::HoldLock(&slot)).await?;
+    let (begun, ctx) = (Instant::now(), OpCtx::new(millis(1500)));
+    let error = refused("starting a held slot", bed.backend().start(&ctx, &slot).await, ErrorKind::Busy)?;
+    let waited = begun.elapsed();
+    ensure((millis(1400)..secs(8)).contains(&waited), "waiting", "1.5 s", || format!("{waited:?}, then {error}"))?;
+    drop(held);
+    bed.start(&slot).await
+}
+
+async fn waits_for_the_holder(bed: B) -> Outcome {
+    let slot = bed.a();
+    bed.prepare(&slot).await?;
+    let held = bed.inject(Fault::HoldLock(&slot)).await?;
+    let release = async {
+        tokio::time::sleep(millis(1500)).await;
+        drop(held);
+    };
+    let ctx = bed.ctx();
+    let (started, ()) = tokio::join!(bed.backend().start(&ctx, &slot), release);
+    ok("starting a slot that is released meanwhile", started)
+}
+
+async fn slots_do_not_wait(bed: B) -> Outcome {
+    let (a, b) = (bed.a(), bed.b());
+    let held = bed.inject(Fault::HoldLock(&a)).await?;
+    within("a life of the other slot", secs(30), async {
+        bed.prepare(&b).await?;
+        bed.start(&b).await?;
+        bed.destroy(&b).await
+    })
+    .await??;
+    drop(held);
+    Ok(())
+}
+
+async fn looking_does_not_wait(bed: B) -> Outcome {
+    let (slot, _) = bed.up().await?;
+    let held = bed.inject(Fault::HoldLock(&slot)).await?;
+    let ctx = || OpCtx::new(secs(5));
+    ok("`status` of a held slot", bed.backend().status(&ctx(), &slot).await)?;
+    ok("`exec` in a held slot", bed.backend().exec(&ctx(), &slot, &ExecSpec::new(["true"])).await)?;
+    let log = ok("`logs` of a held slot", bed.backend().logs(&ctx(), &slot, &LogOptions::default()).await)?;
+    ok("closing its log", log.close().await)?;
+    drop(held);
+    Ok(())
+}
+
+/// Polls `future` so often and drops it: a cut at each of its waits in turn.
+async fn polled<F: Future>(polls: u32, future: F) {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|context| {
+        left -= 1;
+        let ready = future.as_mut().poll(context).is_ready();
+        if ready || left == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+async fn cut_short_and_again(bed: B) -> Outcome {
+    let slot = bed.a();
+    for polls in [1, 2, 3, 4, 6, 10, 20] {
+        for operation in [Operation::Prepare, Operation::Start, Operation::Restart, Operation::Stop, Operation::Destroy]
+        {
+            let (backend, ctx, spec) = (bed.backend(), bed.ctx(), bed.spec(&slot));
+            let call = || async {
+                match operation {
+                    Operation::Prepare => backend.prepare(&ctx, &spec).await.map(drop),
+                    Operation::Start => backend.start(&ctx, &slot).await,
+                    Operation::Restart => backend.restart(&ctx, &slot).await,
+                    Operation::Stop => backend.stop(&ctx, &slot).await,
+                    _ => backend.destroy(&ctx, &slot).await,
+                }
+            };
+            polled(polls, call()).await;
+            ok(&format!("{operation} again, after it was cut short at its poll {polls}"), call().await)?;
+        }
+        none("after the lives that were cut short", "nothing left", &bed.changes().await)?;
+    }
+    Ok(())
+}
+
+async fn cancelled_before(bed: B) -> Outcome {
+    let (slot, cancel) = (bed.a(), Cancel::new());
+    cancel.cancel();
+    let ctx = bed.ctx().with_cancel(cancel.clone());
+    let spec = bed.spec(&slot);
+    refused("preparing", bed.backend().prepare(&ctx, &spec).await.map(drop), ErrorKind::Cancelled)?;
+    none("a cancelled `prepare`", "no change", &bed.changes().await)?;
+    bed.prepare(&slot).await?;
+    let before = bed.footprint().await;
+    refused("starting", bed.backend().start(&ctx, &slot).await, ErrorKind::Cancelled)?;
+    refused("destroying", bed.backend().destroy(&ctx, &slot).await, ErrorKind::Cancelled)?;
+    none("cancelled calls", "no change", &before.changes(&bed.footprint().await))
+}
+
+async fn deadline_passed(bed: B) -> Outcome {
+    let slot = bed.a();
+    let late = || OpCtx::new(millis(0));
+    let spec = bed.spec(&slot);
+    refused("preparing", bed.backend().prepare(&late(), &spec).await.map(drop), ErrorKind::Timeout)?;
+    none("a late `prepare`", "no change", &bed.changes().await)?;
+    bed.prepare(&slot).await?;
+    let before = bed.footprint().await;
+    refused("destroying", bed.backend().destroy(&late(), &slot).await, ErrorKind::Timeout)?;
+    none("a late `destroy`", "no change", &before.changes(&bed.footprint().await))
+}
+
+async fn events_in_pairs(bed: B) -> Outcome {
+    let slot = bed.a();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    let sink = EventSink::new(move |event| sink.lock().unwrap_or_else(|poison| poison.into_inner()).push(event));
+    let ctx = bed.ctx().with_events(sink);
+    let backend = bed.backend();
+    refused("starting a slot that was never prepared", backend.start(&ctx, &slot).await, ErrorKind::UnknownSlot)?;
+    ok("preparing", backend.prepare(&ctx, &bed.spec(&slot)).await)?;
+    ok("starting", backend.start(&ctx, &slot).await)?;
+    ok("restarting", backend.restart(&ctx, &slot).await)?;
+    ok("stopping", backend.stop(&ctx, &slot).await)?;
+    ok("destroying", backend.destroy(&ctx, &slot).await)?;
+    let events = std::mem::take(&mut *seen.lock().unwrap_or_else(|poison| poison.into_inner()));
+    let ends: Vec<_> = events.iter().filter(|event| !matches!(event.phase, Phase::Progress(_))).collect();
+    let calls = [
+        Operation::Start,
+        Operation::Prepare,
+        Operation::Start,
+        Operation::Restart,
+        Operation::Stop,
+        Operation::Destroy,
+    ];
+    equal("the number of first and last events of six calls", ends.len(), 2 * calls.len())?;
+    let mut ids = std::collections::BTreeSet::new();
+    for (n, (pair, operation)) in ends.chunks(2).zip(calls).enumerate() {
+        let step = format!("the events of call {n}, {operation}");
+        let shape = (&pair[0].phase, &pair[1].phase, pair[0].operation, pair[1].operation, &pair[0].slot);
+        let end = if n == 0 { Phase::Failed(ErrorKind::UnknownSlot.into()) } else { Phase::Finished };
+        equal(&step, shape, (&Phase::Started, &end, operation, operation, &slot))?;
+        equal(&format!("{step}: their ids"), pair[0].op_id, pair[1].op_id)?;
+        ids.insert(pair[0].op_id);
+    }
+    equal("the number of ids of six calls", ids.len(), calls.len())
+}
+
+async fn no_secrets(bed: B) -> Outcome {
+    const SECRET: &str = "hunter2-and-3";
+    let (slot, _) = bed.up().await?;
+    let heard = Arc::new(Mutex::new(String::new()));
+    let sink = Arc::clone(&heard);
+    let sink = EventSink::new(move |event| {
+        sink.lock().unwrap_or_else(|poison| poison.into_inner()).push_str(&format!("{event:?}"));
+    });
+    let secretive = |program: &str| ExecSpec::new([program, SECRET]).with_env("TOKEN", SECRET).with_stdin(SECRET);
+    let mut errors = Vec::new();
+    for (program, limit) in [("/no/such/program", secs(10)), ("sleep", millis(100)), ("true", millis(0))] {
+        let mut spec = secretive(program);
+        if program == "sleep" {
+            spec.argv = ["sh", "-c", "sleep 10", SECRET].map(Into::into).to_vec();
+        }
+        let ctx = OpCtx::new(limit).with_events(sink.clone());
+        if let Err(error) = bed.backend().exec(&ctx, &slot, &spec).await {
+            errors.push(error);
+        }
+    }
+    let nul = secretive("a\0b");
+    errors.extend(bed.exec(&slot, &nul).await.err());
+    bed.stop(&slot).await?;
+    errors.extend(bed.exec(&slot, &secretive("true")).await.err());
+    ensure(errors.len() >= 3, "commands that can't succeed", "errors", || format!("{} of them", errors.len()))?;
+    for error in &errors {
+        let text = format!("{error} {error:?} {:?} {:?}", error.argv(), std::error::Error::source(error));
+        ensure(!text.contains(SECRET), "the text of an error", "no secret in it", || text.clone())?;
+    }
+    let heard = heard.lock().unwrap_or_else(|poison| poison.into_inner()).clone();
+    ensure(!heard.contains(SECRET), "the events", "no secret in them", || heard.clone())
+}

@@ -1,0 +1,102 @@
+//! What goes wrong with logs.
+
+use isolation::{Cancel, Error, ErrorKind, LogOptions, LogStream, OpCtx, SlotName, SlotState, UnitName};
+
+use super::Mutant;
+use super::hooks::{Hooks, Inner};
+
+/// A mutant that asks for another log.
+fn asked(name: &'static str, cases: &'static [&'static str], change: fn(LogOptions) -> LogOptions) -> Mutant {
+    let logs = move |i: Inner, ctx: OpCtx, (slot, options): (SlotName, LogOptions)| async move {
+        i.backend().logs(&ctx, &slot, &change(options)).await
+    };
+    Mutant::new(name, cases, Hooks::new().logs(logs))
+}
+
+pub(super) fn mutants() -> Vec<Mutant> {
+    vec![
+        asked("nobody follows", &["logs::follow_sees_new_lines"], |options| options.with_follow(false)),
+        asked("the line limit is ignored", &["logs::last_lines"], |options| options.with_lines(0)),
+        asked("ten lines are enough", &["logs::all_lines", "logs::all_lines_following"], |options| {
+            if options.lines.is_some() { options } else { options.with_lines(10) }
+        }),
+        asked("the unit is ignored", &["logs::one_unit"], |mut options| {
+            options.unit = None;
+            options
+        }),
+        asked("only one unit is shown", &["logs::all_units"], |mut options| {
+            options.unit = options.unit.or_else(|| UnitName::new("kubelet.service").ok());
+            options
+        }),
+        asked("the cursor is ignored", &["logs::cursor"], |mut options| {
+            options.after = None;
+            options
+        }),
+        Mutant::new(
+            "closing early is an error",
+            &["logs::closed_early", "logs::cancelled"],
+            Hooks::new().logs(|i, ctx, (slot, options)| async move {
+                let log = i.backend().logs(&ctx, &slot, &options).await?;
+                let strict = LogStream::from_reader(log, |ended| async move {
+                    if ended { Ok(()) } else { Err(Error::new(ErrorKind::Command, "read a log")) }
+                });
+                Ok(strict.with_cancel(ctx.cancel()))
+            }),
+        ),
+        Mutant::new(
+            "cancelling does nothing",
+            &["logs::cancelled"],
+            Hooks::new().logs(|i, ctx, (slot, options)| async move {
+                i.backend().logs(&ctx.with_cancel(Cancel::new()), &slot, &options).await
+            }),
+        ),
+        Mutant::new(
+            "a failed log is none",
+            &["logs::failure_is_told"],
+            Hooks::new().logs(|i, ctx, (slot, options)| async move {
+                let log = i.backend().logs(&ctx, &slot, &options).await?;
+                Ok(LogStream::from_reader(log, |_| async { Ok(()) }))
+            }),
+        ),
+        Mutant::new(
+            "a log leaves a process",
+            &["logs::dropped"],
+            Hooks::new().logs(|i, ctx, (slot, options)| async move {
+                // It ends by itself, after the case has given up waiting, and is a zombie until then and after.
+                let left = std::process::Command::new("sleep").arg("29").spawn();
+                drop(left);
+                i.backend().logs(&ctx, &slot, &options).await
+            }),
+        ),
+        Mutant::new(
+            "a stopped slot has no log",
+            &["logs::stopped_slot"],
+            Hooks::new().logs(|i, ctx, (slot, options)| async move {
+                match i.backend().status(&ctx, &slot).await?.state {
+                    SlotState::Stopped => Err(Error::new(ErrorKind::NotRunning, "open a log")),
+                    _ => i.backend().logs(&ctx, &slot, &options).await,
+                }
+            }),
+        ),
+        Mutant::new(
+            "an unknown slot has an empty log",
+            &["logs::unknown_slot"],
+            Hooks::new().logs(|i, ctx, (slot, options)| async move {
+                match i.backend().logs(&ctx, &slot, &options).await {
+                    Err(_) => Ok(LogStream::from_reader(tokio::io::empty(), |_| async { Ok(()) })),
+                    log => log,
+                }
+            }),
+        ),
+        Mutant::new(
+            "eight logs are enough",
+            &["logs::many_at_once"],
+            Hooks::new().logs(|i, ctx, (slot, options)| async move {
+                if i.count() >= 8 {
+                    return Err(Error::new(ErrorKind::Transport, "open a log"));
+                }
+                i.backend().logs(&ctx, &slot, &options).await
+            }),
+        ),
+    ]
+}

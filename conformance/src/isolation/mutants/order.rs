@@ -1,0 +1,201 @@
+//! What goes wrong between calls, and with faults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use isolation::{Cancel, DirRoot, Error, ErrorKind, EventSink, NodeRoot, OpCtx, PrepareReport, Result, SlotState};
+
+use super::Mutant;
+use super::hooks::Hooks;
+
+fn fresh() -> OpCtx {
+    OpCtx::new(Duration::from_secs(20))
+}
+
+pub(super) fn mutants() -> Vec<Mutant> {
+    let mut all = waits();
+    all.extend(cuts());
+    all.extend(faults());
+    all
+}
+
+fn waits() -> Vec<Mutant> {
+    vec![
+        Mutant::new(
+            "a second call at once is refused",
+            &["order::one_after_the_other"],
+            Hooks::new().restart(|i, ctx, slot| async move {
+                if i.remember("busy", true) == Some(true) {
+                    return Err(Error::new(ErrorKind::Conflict, "restart the slot"));
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                let done = i.backend().restart(&ctx, &slot).await;
+                i.remember("busy", false);
+                done
+            }),
+        ),
+        Mutant::new(
+            "a held slot counts as started",
+            &["order::busy_at_the_deadline"],
+            Hooks::new().start(|i, ctx, slot| async move {
+                match i.backend().start(&ctx, &slot).await {
+                    Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
+                    done => done,
+                }
+            }),
+        ),
+        Mutant::new(
+            "nobody waits for a holder",
+            &["order::waits_for_the_holder", "order::busy_at_the_deadline"],
+            Hooks::new().start(|i, ctx, slot| async move {
+                i.backend().start(&ctx.within(Duration::from_millis(10)), &slot).await
+            }),
+        ),
+        Mutant::new(
+            "one slot waits for the other",
+            &["order::slots_do_not_wait"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                let pair = i.pair();
+                i.backend().prepare(&ctx.within(Duration::from_secs(2)), &i.spec(pair.other(&spec.slot)?)).await?;
+                i.backend().prepare(&ctx, &spec).await
+            }),
+        ),
+        Mutant::new(
+            "looking waits for a lifecycle call",
+            &["order::looking_does_not_wait"],
+            Hooks::new().status(|i, ctx, slot| async move {
+                i.backend().start(&ctx, &slot).await?;
+                i.backend().status(&ctx, &slot).await
+            }),
+        ),
+    ]
+}
+
+fn cuts() -> Vec<Mutant> {
+    vec![
+        Mutant::new(
+            "a call that was cut short stays in the way",
+            &["order::cut_short_and_again"],
+            Hooks::new().start(|i, ctx, slot| async move {
+                if i.recall::<bool>("under way").is_some() {
+                    return Err(Error::new(ErrorKind::Conflict, "start the slot"));
+                }
+                i.remember("under way", true);
+                tokio::task::yield_now().await;
+                let done = i.backend().start(&ctx, &slot).await;
+                i.forget("under way");
+                done
+            }),
+        ),
+        Mutant::new(
+            "nobody asks whether the call is cancelled",
+            &["order::cancelled_before"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                i.backend().prepare(&ctx.with_cancel(Cancel::new()), &spec).await
+            }),
+        ),
+        Mutant::new(
+            "nobody looks at the deadline",
+            &["order::deadline_passed"],
+            Hooks::new().prepare(|i, _, spec| async move { i.backend().prepare(&fresh(), &spec).await }),
+        ),
+        Mutant::new(
+            "stopping is not told",
+            &["order::events_in_pairs"],
+            Hooks::new().stop(|i, ctx, slot| async move {
+                i.backend().stop(&ctx.with_events(EventSink::default()), &slot).await
+            }),
+        ),
+        Mutant::new(
+            "every end is told as a success",
+            &["order::events_in_pairs"],
+            Hooks::new().start(|i, ctx, slot| async move {
+                let events = ctx.events().clone();
+                let cheerful = EventSink::new(move |mut event| {
+                    if matches!(event.phase, isolation::Phase::Failed(_)) {
+                        event.phase = isolation::Phase::Finished;
+                    }
+                    events.emit(event);
+                });
+                i.backend().start(&ctx.with_events(cheerful), &slot).await
+            }),
+        ),
+        Mutant::new(
+            "errors tell the command",
+            &["order::no_secrets"],
+            Hooks::new().exec(|i, ctx, (slot, spec)| async move {
+                let told = format!("{:?}", spec.argv);
+                i.backend().exec(&ctx, &slot, &spec).await.map_err(|error| error.with_detail(told))
+            }),
+        ),
+    ]
+}
+
+fn faults() -> Vec<Mutant> {
+    vec![
+        Mutant::new(
+            "half a root is taken for a whole one",
+            &["faults::half_a_root"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                let known = i.root(&spec.slot).filter(|root| root.dir().exists());
+                match known {
+                    Some(root) => Ok((root, PrepareReport::new(false))),
+                    None => i.backend().prepare(&ctx, &spec).await,
+                }
+            }),
+        ),
+        Mutant::new(
+            "a stale registration is in the way",
+            &["faults::stale_registration"],
+            Hooks::new().start(|i, ctx, slot| async move {
+                let stopped = !i.backend().status(&ctx, &slot).await?.running();
+                let registered = i.root(&slot).is_some_and(|root| root.dir().with_extension("pid").exists());
+                match stopped && registered {
+                    true => Err(Error::new(ErrorKind::Command, "start the slot").with_detail("it exists already")),
+                    false => i.backend().start(&ctx, &slot).await,
+                }
+            }),
+        ),
+        Mutant::new(
+            "stopping without a service manager succeeds",
+            &["faults::manager_away"],
+            Hooks::new().stop(|i, ctx, slot| async move {
+                let _ = i.backend().stop(&ctx, &slot).await;
+                Ok(())
+            }),
+        ),
+        Mutant::new(
+            "a missing command is found out half-way",
+            &["requirements::commands_are_declared"],
+            Hooks::new().requirements(|i| {
+                let mut needs = i.backend().requirements();
+                needs.host_commands.clear();
+                needs
+            }),
+        ),
+        Mutant::new(
+            "preparing goes on without a command",
+            &["faults::missing_command"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                match i.backend().prepare(&ctx, &spec).await {
+                    Err(error) if error.kind() == ErrorKind::NotPrepared => {
+                        let root = DirRoot::new(spec.slot, std::env::temp_dir().join("no-such-root"))?;
+                        Ok((Arc::new(root) as Arc<dyn NodeRoot>, PrepareReport::new(true)))
+                    }
+                    done => done,
+                }
+            }),
+        ),
+        Mutant::new(
+            "a node killed from outside comes back as if nothing was",
+            &["faults::killed_from_outside"],
+            Hooks::new().status(|i, ctx, slot| async move {
+                let status = i.backend().status(&ctx, &slot).await?;
+                let failed = status.state == SlotState::Failed;
+                let before: Option<isolation::Status> = if failed { i.recall("before") } else { None };
+                i.remember("before", before.clone().unwrap_or_else(|| status.clone()));
+                Result::Ok(before.unwrap_or(status))
+            }),
+        ),
+    ]
+}
