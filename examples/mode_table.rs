@@ -11,9 +11,11 @@ type Make = fn() -> Arc<dyn Backend>;
 
 /// Adding a mode is one entry; there is nothing to register anywhere else.
 fn table() -> ModeTable<Make> {
-    ModeTable::<Make>::new()
-        .with(ModeEntry::new(Mode::Nspawn, || Arc::new(FakeBackend::new())))
-        .with(ModeEntry::new(Mode::Container, || Arc::new(FakeBackend::new().with_mode(Mode::Container)) as _).opt_in())
+    let nspawn: Make = || Arc::new(FakeBackend::new());
+    let container: Make = || Arc::new(FakeBackend::new().with_mode(Mode::Container));
+    ModeTable::new()
+        .with(ModeEntry::new(Mode::Nspawn, nspawn))
+        .with(ModeEntry::new(Mode::Container, container).opt_in())
 }
 
 fn choose(configured: &str, opted_in: &[Mode]) -> Result<Arc<dyn Backend>, isolation::Error> {

@@ -26,7 +26,12 @@ async fn main() -> ExitCode {
     let grants = Discovery::new("/").grants();
     println!("a node here would get {} grants", grants.len());
     for grant in &grants {
-        println!("  {} for {}: {}", grant.kind(), grant.purpose(), grant.source().map_or("-", |source| source.as_str()));
+        println!(
+            "  {} for {}: {}",
+            grant.kind(),
+            grant.purpose(),
+            grant.source().map_or("-", |source| source.as_str())
+        );
     }
     let input = Input::new(Mode::Nspawn, needs).with_grants(grants).with_roots("/var/lib/machines", 8 << 30);
     let ctx = OpCtx::new(Duration::from_secs(60));

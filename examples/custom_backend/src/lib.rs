@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use isolation::{
-    Backend, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, LogOptions, LogStream, Mode, NodeRoot, NodeSpec, OpCtx,
-    PrepareReport, Requirements, Result, SlotRef, Status, async_trait,
+    Backend, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, LogOptions, LogStream, Mode, NodeRoot, NodeSpec,
+    OpCtx, PrepareReport, Requirements, Result, SlotRef, Status, async_trait,
 };
 
 /// A backend that watches over another one.
@@ -27,7 +27,9 @@ impl Watched {
         if !self.not_now.exists() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Conflict, "start the slot").with_path(&self.not_now).with_detail("the operator said no"))
+        Err(Error::new(ErrorKind::Conflict, "start the slot")
+            .with_path(&self.not_now)
+            .with_detail("the operator said no"))
     }
 
     /// Says how a call ended. No arguments: they may be secret.

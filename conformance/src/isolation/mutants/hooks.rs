@@ -16,6 +16,7 @@ use isolation::{
 use super::super::{Caps, Fault, Footprint, Harness};
 
 type Hook<A, R> = Arc<dyn Fn(Inner, OpCtx, A) -> BoxFuture<'static, Result<R>> + Send + Sync>;
+type Ask<R> = Arc<dyn Fn(&Inner) -> R + Send + Sync>;
 type Root = Arc<dyn NodeRoot>;
 
 /// What a hook works with: the honest backend, and a place for what it remembers.
@@ -78,8 +79,8 @@ impl Inner {
 /// Where a mutant goes its own way.
 #[derive(Default, Clone)]
 pub(super) struct Hooks {
-    mode: Option<Arc<dyn Fn(&Inner) -> Mode + Send + Sync>>,
-    requirements: Option<Arc<dyn Fn(&Inner) -> Requirements + Send + Sync>>,
+    mode: Option<Ask<Mode>>,
+    requirements: Option<Ask<Requirements>>,
     prepare: Option<Hook<NodeSpec, (Root, PrepareReport)>>,
     root: Option<Arc<dyn Fn(Root) -> LyingRoot + Send + Sync>>,
     start: Option<Hook<SlotName, ()>>,
