@@ -76,6 +76,8 @@ impl Inner {
     }
 }
 
+type Look<T> = Arc<dyn Fn(&Inner) -> T + Send + Sync>;
+
 /// Where a mutant goes its own way.
 #[derive(Default, Clone)]
 pub(super) struct Hooks {
