@@ -76,8 +76,6 @@ impl Inner {
     }
 }
 
-type Look<T> = Arc<dyn Fn(&Inner) -> T + Send + Sync>;
-
 /// Where a mutant goes its own way.
 #[derive(Default, Clone)]
 pub(super) struct Hooks {
