@@ -144,4 +144,8 @@ async fn a_kill_strikes_nobody_else() {
         within("kill", process.kill()).await.unwrap();
     }
     assert!(tokio::time::timeout(Duration::from_millis(200), bystander.wait()).await.is_err(), "the bystander died");
+    within("kill", bystander.kill()).await.unwrap();
+    // Stragglers of commands that ended are nobody's to kill.
+    within("pkill", guest.exec(ExecRequest::shell("pkill -KILL -f 'sleep 98[34]'"))).await.unwrap();
+    gone(&guest, "sleep 98[34]").await;
 }
