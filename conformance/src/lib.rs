@@ -1,4 +1,78 @@
 //! The public suite that holds a backend to the contract.
+//!
+//! You wrote a [`Provider`](::sandbox::Provider). Does it keep its word? This crate asks it, rule by rule: each case has an id,
+//! the sentence of the contract that it quotes, and a body that finds out. And each case was itself tested: a
+//! [mutant](sandbox::mutants) that breaks its rule makes it fail.
+//!
+//! # 1. Write your backend
+//!
+//! Implement [`Provider`](::sandbox::Provider) and [`Sandbox`](::sandbox::Sandbox), or only a carrier of bytes for
+//! `sandbox-guest`. Put [`Checked`](::sandbox::Checked) around it: it validates, and refuses what you do not claim. Begin with no
+//! claim at all; the cases of the profile `core` are then what is asked.
+//!
+//! # 2. Wire the suite
+//!
+//! One file, `tests/conformance.rs`, and in `Cargo.toml` a `[[test]]` of that name with `harness = false`:
+//!
+//! ```no_run
+//! # use sandbox::{Error, Provider};
+//! # struct MyProvider;
+//! # impl MyProvider { async fn connect(_: &str) -> Result<std::sync::Arc<dyn Provider>, Error> { todo!() } }
+//! use conformance::sandbox::{NoBackend, Setup};
+//!
+//! fn main() -> std::process::ExitCode {
+//!     let setup = Setup::new("mine", || async {
+//!         let Ok(url) = std::env::var("MINE_URL") else {
+//!             return Err(NoBackend::absent("no server", "set MINE_URL to one"));
+//!         };
+//!         Ok(MyProvider::connect(&url).await?)
+//!     });
+//!     conformance::main(setup.with_image("debian:stable-slim"))
+//! }
+//! ```
+//!
+//! `cargo test --test conformance` runs it; filters, `--list`, `--exact`, `--skip`, `--test-threads` and `cargo nextest` work as
+//! with any test. The image needs bash and an ordinary userland. Tell [`Setup::with_leak_check`](sandbox::Setup::with_leak_check)
+//! how to look for what a session left in your place: objects, processes, files. It is asked after every case.
+//!
+//! - A case that needs what you do not claim is shown as `[n/a: no export]` when it is listed, and ignored.
+//! - A backend that is not here is one ignored entry that says what to do; with `CONFORMANCE_REQUIRE=mine` it is a failure.
+//! - A case that must wait long is ignored unless `CONFORMANCE_SLOW=1`.
+//!
+//! # 3. Read a failure
+//!
+//! ```text
+//! rule  Reaping a session again succeeds.       the sentence that does not hold
+//! step  reap                                    what the case did, or waited for
+//! want  success
+//! got   Error { kind: NotFound, .. }
+//! --- what it did last
+//! provision sesn_…: ok (41ms)                   the last calls, with the end of what a command wrote to stderr
+//! reap sesn_…: ok (12ms)
+//! ```
+//!
+//! Every wait has a deadline, so nothing hangs. A failure that begins with `after the case` is a leak.
+//!
+//! # 4. Claim a capability
+//!
+//! Set its field in [`Capabilities`](::sandbox::Capabilities). The cases that need it are no longer ignored; the claim stands
+//! when they pass. What you do not claim must fail as `Unsupported` before anything is made, and there is a case for that too.
+//!
+//! # 5. Publish a report
+//!
+//! `CONFORMANCE_REPORT=target/conformance cargo test --test conformance` leaves `report.json`, `report.md`, `report.html` (one page,
+//! without scripts) and `badge.txt` (one line). From a program, [`run`] answers the [`Report`], and
+//! [`Report::changes_since`] tells what changed since an older one. Under nextest each case is a process of its own: make the
+//! report with `cargo test`.
+//!
+//! # 6. Believe it
+//!
+//! Run [the mutants](sandbox::mutants) around your own backend: each breaks one rule, and the case that quotes the rule must
+//! notice. [`sandbox::faulty`] is the other way round: it makes calls fail on cue, for whoever uses a provider.
+//!
+//! # Another contract
+//!
+//! The runner knows nothing of sandboxes: a [`Factory`] makes what a case gets, and decides what applies.
 
 mod case;
 mod factory;

@@ -2,6 +2,7 @@
 
 mod bed;
 mod cases;
+mod faulty;
 pub mod mutants;
 mod setup;
 mod subject;
@@ -9,6 +10,7 @@ mod tar;
 
 pub use bed::Bed;
 pub use cases::{Unseen, cases, unseen};
+pub use faulty::{Faults, faulty};
 pub use setup::{NoBackend, Setup};
 pub use subject::Subject;
 

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use sandbox::Provider;
 
-pub(crate) use hooks::{Hooks, Inner};
+pub(crate) use hooks::{Hooks, Inner, wrap};
 
 use super::Setup;
 use crate::{Options, Verdict};

@@ -40,7 +40,7 @@ pub(crate) struct Hooks {
 
 macro_rules! hook {
     ($($name:ident($first:ty, $second:ty) -> $answer:ty;)*) => {
-        $(pub(super) fn $name<Fut: Future<Output = Result<$answer, Error>> + Send + 'static>(
+        $(pub(crate) fn $name<Fut: Future<Output = Result<$answer, Error>> + Send + 'static>(
             mut self,
             hook: impl Fn($first, $second) -> Fut + Send + Sync + 'static,
         ) -> Self {
@@ -63,7 +63,7 @@ impl Hooks {
         destroy(Inner, ()) -> ();
     }
 
-    pub(super) fn write(
+    pub(crate) fn write(
         mut self,
         hook: impl for<'a> Fn(Inner, FileWrite<'a>) -> BoxFuture<'a, Result<(), Error>> + Send + Sync + 'static,
     ) -> Self {
@@ -71,7 +71,7 @@ impl Hooks {
         self
     }
 
-    pub(super) fn write_many(
+    pub(crate) fn write_many(
         mut self,
         hook: impl for<'a> Fn(Inner, FileBatch<'a>) -> BoxFuture<'a, Result<(), Error>> + Send + Sync + 'static,
     ) -> Self {
@@ -160,7 +160,7 @@ impl Deref for Inner {
 }
 
 /// `provider` behind `hooks`.
-pub(super) fn wrap(provider: P, hooks: Arc<Hooks>) -> P {
+pub(crate) fn wrap(provider: P, hooks: Arc<Hooks>) -> P {
     Arc::new(Wrapped { provider, hooks })
 }
 
