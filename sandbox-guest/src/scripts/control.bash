@@ -34,11 +34,11 @@ __sbx_stat() {
     __sbx_fields=(${line##*) })
 }
 
-# __sbx_holds PID SHELL: whether PID can write to the output of SHELL. A reader of the same pipe is somebody else: a drain, or the
-# client itself where it is in sight. Only pipes and sockets are compared: a shell that became a drain has /dev/null there, as
-# half the world has.
+# __sbx_holds PID OUT ERR: whether PID can write to one of the pipes or sockets at these paths. A reader of the same pipe is somebody
+# else: a drain, or the client itself where it is in sight. Only pipes and sockets are compared: a shell that became a drain has
+# /dev/null there, as half the world has.
 __sbx_holds() {
-    local f key value flags out=/proc/$2/fd/1 err=/proc/$2/fd/8
+    local f key value flags out=$2 err=$3
     [[ -p $out || -S $out ]] || out=
     [[ -p $err || -S $err ]] || err=
     [[ $out || $err ]] || return 1
@@ -64,13 +64,17 @@ __sbx_leader() {
 
 # __sbx_order SIGNAL SHELL START MARKER WHO
 __sbx_order() {
-    local signal=$1 shell=$2 start=$3 marker=$4 who=$5 p round hit alive=
+    local signal=$1 shell=$2 start=$3 marker=$4 who=$5 p round hit alive='' out=/proc/$2/fd/1 err=/proc/$2/fd/8
     __sbx_hit=0
     __sbx_stat "$shell"
     [[ ${__sbx_fields[19]} == "$start" ]] && alive=1
     if [[ $alive && $who == shell ]]; then
-        # A stopped shell starts nothing between the look and the kill.
-        kill -STOP "$shell"
+        __sbx_leader "$signal" "$shell"
+        # The shell goes first, since it could start its command between the look and the kill; never by way of a stop, which what
+        # carries the shell may take as its own. Its pipes are kept in sight, to know by them what it has started.
+        [[ -p $out ]] && exec 6<"$out" && out=/proc/self/fd/6
+        [[ -p $err ]] && exec 7<"$err" && err=/proc/self/fd/7
+        kill -KILL "$shell"
     elif [[ $alive ]]; then
         # The request has begun, but its command may be a moment away.
         for ((round = 0; round < 20; round++)); do
@@ -86,13 +90,14 @@ __sbx_order() {
             p=${p#/proc/}
             [[ $p == "$shell" || $p == "$$" || $p == 1 ]] && continue
             __sbx_environ "$p"
-            if [[ " ${__sbx_env[*]} " == *" __sbx_exec=$marker "* ]] || { [[ $alive ]] && __sbx_holds "$p" "$shell"; }; then
+            if [[ " ${__sbx_env[*]} " == *" __sbx_exec=$marker "* ]] ||
+                { [[ $alive ]] && __sbx_holds "$p" "$out" "$err"; }; then
                 kill "-$signal" "$p" && hit=1
             fi
         done
         [[ $signal == KILL && $hit ]] || break
     done
-    [[ $alive && $who == shell ]] && kill -KILL "$shell"
+    exec 6<&- 7<&-
 }
 
 # __sbx_give_up SHELL START: ends the copy of a shell whose client has let go of it.
