@@ -69,6 +69,7 @@ mod backend;
 mod backend_ext;
 pub mod discover;
 mod error;
+mod error_kind;
 mod event;
 mod exec;
 mod exec_stream;
@@ -102,7 +103,8 @@ pub use async_trait::async_trait;
 
 pub use backend::Backend;
 pub use backend_ext::{BackendExt, Ready, UnitAction};
-pub use error::{Effect, Error, ErrorKind, Reason, Result};
+pub use error::{Error, Result};
+pub use error_kind::{Effect, ErrorKind, Reason};
 pub use event::{Event, EventSink, FailedKind, OpId, Operation, Phase};
 pub use exec::{ExecOutput, ExecSpec, ExecStatus};
 pub use exec_stream::ExecStream;
