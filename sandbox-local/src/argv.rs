@@ -1,7 +1,7 @@
 //! The command lines of the host's programs. Pure.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::inherited::Inherited;
 use crate::tools::Tools;
@@ -38,6 +38,8 @@ pub(crate) struct Start<'a> {
     pub(crate) own_network: bool,
     /// The most processes and threads.
     pub(crate) processes: Option<u64>,
+    /// The new root is somebody else's: no program of it may run before the old one is gone.
+    pub(crate) foreign: bool,
     pub(crate) prelude: Prelude<'a>,
 }
 
@@ -75,19 +77,29 @@ pub(crate) fn start(tools: &Tools, start: &Start<'_>) -> Vec<OsString> {
     argv.push(start.uid.to_string().into());
     argv.push(start.gid.to_string().into());
     argv.push(start.processes.map(|n| n.to_string()).unwrap_or_default().into());
-    argv.extend(umount_from_below(tools, ".old"));
+    argv.push(if start.foreign { OsString::new() } else { tools.umount.clone().into() });
+    argv
+}
+
+/// Lets go of the old root of a sandbox whose new one is foreign. It runs from the old root, which it takes for its own: from there
+/// come program, loader and libraries, and from there the old root is `/`.
+pub(crate) fn detach(tools: &Tools, enter: &Enter<'_>) -> Vec<OsString> {
+    let mut argv = enter_outer(tools, enter);
+    argv.push(tools.nsenter.clone().into());
+    argv.push("--preserve-credentials".into());
+    for (option, file) in [("mount", "ns/mnt"), ("root", "root/.old")] {
+        argv.push(format!("--{option}=/proc/{}/{file}", enter.init).into());
+    }
+    argv.push("--".into());
+    argv.push(tools.umount.clone().into());
+    extend(&mut argv, &["-n", "-l", "/"]);
     argv
 }
 
 /// Enters a sandbox and becomes a shell there. Two steps: a plain user may join the inner user namespace and what belongs to the outer
 /// one only from within the outer one.
 pub(crate) fn enter(tools: &Tools, enter: &Enter<'_>) -> Vec<OsString> {
-    let mut argv = launch(tools, enter.prelude);
-    become_user(&mut argv, tools, enter.kernel);
-    argv.push(tools.nsenter.clone().into());
-    argv.push("--preserve-credentials".into());
-    argv.push(format!("--user=/proc/{}/ns/user", enter.parent).into());
-    argv.push("--".into());
+    let mut argv = enter_outer(tools, enter);
     argv.push(tools.nsenter.clone().into());
     extend(&mut argv, &["--preserve-credentials", "--target"]);
     argv.push(enter.init.to_string().into());
@@ -97,6 +109,17 @@ pub(crate) fn enter(tools: &Tools, enter: &Enter<'_>) -> Vec<OsString> {
     }
     extend(&mut argv, &["--", "/bin/bash"]);
     extend(&mut argv, &SHELL);
+    argv
+}
+
+/// The first step: into the outer user namespace.
+fn enter_outer(tools: &Tools, enter: &Enter<'_>) -> Vec<OsString> {
+    let mut argv = launch(tools, enter.prelude);
+    become_user(&mut argv, tools, enter.kernel);
+    argv.push(tools.nsenter.clone().into());
+    argv.push("--preserve-credentials".into());
+    argv.push(format!("--user=/proc/{}/ns/user", enter.parent).into());
+    argv.push("--".into());
     argv
 }
 
@@ -141,24 +164,6 @@ fn become_user(argv: &mut Vec<OsString>, tools: &Tools, kernel: Kernel) {
     }
 }
 
-/// The host's umount as it is run once the host's root lies below `/old`: a foreign root's loader and libraries stay out of it.
-fn umount_from_below(tools: &Tools, old: &str) -> Vec<OsString> {
-    let below = |path: &Path| {
-        let mut out = OsString::from(format!("/{old}"));
-        out.push(path);
-        out
-    };
-    match &tools.loader {
-        Some(loader) => vec![
-            below(loader),
-            "--library-path".into(),
-            tools.library_path(&format!("/{old}")).into(),
-            below(&tools.umount),
-        ],
-        None => vec![below(&tools.umount)],
-    }
-}
-
 fn extend(argv: &mut Vec<OsString>, words: &[&str]) {
     argv.extend(words.iter().map(OsString::from));
 }
@@ -182,7 +187,6 @@ mod tests {
             sleep: bin("sleep"),
             ip: Some(bin("ip")),
             hostname: None,
-            loader: None,
         }
     }
 
@@ -209,13 +213,14 @@ mod tests {
             gid: 1000,
             own_network: true,
             processes: None,
+            foreign: false,
             prelude: Prelude::default(),
         };
         assert_eq!(
             line(&start(&tools(), &how)),
             "/usr/bin/unshare --user --map-root-user --mount --pid --ipc --uts --cgroup --net --fork --kill-child=SIGKILL -- \
              /usr/bin/bash --norc --noprofile -p -c <setup.bash> sandbox /usr/bin/mount /usr/sbin/pivot_root /usr/bin/unshare \
-             /usr/bin/env /usr/bin/sleep /usr/bin/ip '' 1000 1000 '' /.old/usr/bin/umount"
+             /usr/bin/env /usr/bin/sleep /usr/bin/ip '' 1000 1000 '' /usr/bin/umount"
         );
     }
 
@@ -224,7 +229,8 @@ mod tests {
         let join = [PathBuf::from("/sys/fs/cgroup/x/cgroup.procs")];
         let inherited = Inherited { unclean: true, signals: true, terminal: true };
         let prelude = Prelude { inherited, join: &join };
-        let how = Start { kernel: ROOT, uid: 7, gid: 8, own_network: false, processes: Some(64), prelude };
+        let how =
+            Start { kernel: ROOT, uid: 7, gid: 8, own_network: false, processes: Some(64), foreign: true, prelude };
         assert_eq!(
             line(&start(&tools(), &how)),
             "/usr/bin/bash --norc --noprofile -p -c <launch.bash> launch /sys/fs/cgroup/x/cgroup.procs -- \
@@ -232,7 +238,7 @@ mod tests {
              /usr/bin/setpriv --reuid=1879048200 --regid=1879048200 --clear-groups -- \
              /usr/bin/unshare --user --map-root-user --mount --pid --ipc --uts --cgroup --fork --kill-child=SIGKILL -- \
              /usr/bin/bash --norc --noprofile -p -c <setup.bash> sandbox /usr/bin/mount /usr/sbin/pivot_root /usr/bin/unshare \
-             /usr/bin/env /usr/bin/sleep '' '' 7 8 64 /.old/usr/bin/umount"
+             /usr/bin/env /usr/bin/sleep '' '' 7 8 64 ''"
         );
     }
 
@@ -266,13 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn a_dynamic_umount_runs_through_the_hosts_loader() {
-        let tools = Tools { loader: Some("/lib/no-such-loader.so".into()), ..tools() };
-        let argv = umount_from_below(&tools, ".old");
-        assert_eq!(argv[0], "/.old/lib/no-such-loader.so");
-        assert_eq!(argv[1], "--library-path");
-        assert!(argv[2].to_str().unwrap().split(':').all(|d| d.starts_with("/.old/")), "{argv:?}");
-        assert_eq!(argv[3], "/.old/usr/bin/umount");
+    fn detach_from_the_old_root() {
+        let how = Enter { kernel: USER, parent: 41, init: 42, own_network: true, prelude: Prelude::default() };
+        assert_eq!(
+            line(&detach(&tools(), &how)),
+            "/usr/bin/nsenter --preserve-credentials --user=/proc/41/ns/user -- \
+             /usr/bin/nsenter --preserve-credentials --mount=/proc/42/ns/mnt --root=/proc/42/root/.old -- /usr/bin/umount -n -l /"
+        );
     }
 
     #[test]

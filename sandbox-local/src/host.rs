@@ -1,6 +1,7 @@
 //! This machine as a place for sandboxes. Everything here blocks, with deadlines.
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,11 +11,11 @@ use sandbox::{Death, Error, ErrorKind, Hardening, Networking, Recreated, Session
 use tokio::process::Child;
 use tokio::runtime::Handle;
 
-use crate::argv::{self, Kernel, Prelude};
+use crate::argv::{self, Enter, Kernel, Prelude, Start};
 use crate::config::LocalConfig;
 use crate::error::io_error;
 use crate::plan::{self, Layout};
-use crate::start::{self, Started, is_held};
+use crate::start::{self, Programs, Started, is_held};
 use crate::store::{self, Guard, Phase, Record, Store};
 use crate::tools::Tools;
 use crate::{ident, inherited, parse, teardown};
@@ -34,6 +35,8 @@ pub(crate) struct Host {
     pub(crate) store: Store,
     uid: u32,
     gid: u32,
+    /// The caller is the kernel's own user 0, and not only called so in a user namespace.
+    is_root: bool,
 }
 
 /// Whether a sandbox is there.
@@ -62,7 +65,8 @@ impl Host {
     pub(crate) fn new(config: LocalConfig) -> Result<Self, Error> {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
         let refuse = |what: String| Err(Error::new(ErrorKind::Unavailable).because(what));
-        if uid == 0 && (config.first_uid == 0 || config.first_uid.checked_add(USERS).is_none()) {
+        let is_root = is_kernel_root(uid).map_err(|e| io_error("cannot see who the caller is", e))?;
+        if is_root && (config.first_uid == 0 || config.first_uid.checked_add(USERS).is_none()) {
             return refuse(format!(
                 "first_uid {}: it must be above 0 and leave room for {USERS} users",
                 config.first_uid
@@ -80,12 +84,12 @@ impl Host {
         }
         let tools = Tools::find()?;
         let store = Store::open(&config.state_dir, uid)?;
-        Ok(Self { config, tools, store, uid, gid })
+        Ok(Self { config, tools, store, uid, gid, is_root })
     }
 
     /// Who the host's programs run as for a sandbox: as root, a user of the range, spread by the nonce.
     pub(crate) fn kernel(&self, nonce: &str) -> Kernel {
-        if self.uid != 0 {
+        if !self.is_root {
             return Kernel { uid: self.uid, gid: self.gid, switch: false };
         }
         let offset = nonce.get(..4).and_then(|n| u32::from_str_radix(n, 16).ok()).unwrap_or(0);
@@ -192,21 +196,18 @@ impl Host {
         let plan = plan::plan(&layout)?;
         let path = self.store.box_of(&spec.session, &record.nonce);
         start::make_box(&path, &plan, kernel)?;
-        let inherited = inherited::look();
-        let argv = argv::start(
-            &self.tools,
-            &argv::Start {
-                kernel,
-                uid,
-                gid,
-                own_network,
-                processes: spec.hardening.pids.value(),
-                prelude: Prelude { inherited, join: &[] },
-            },
-        );
+        let prelude = Prelude { inherited: inherited::look(), join: &[] };
+        let processes = spec.hardening.pids.value();
+        let foreign = image.is_some();
+        let detach =
+            |init: i32, parent: i32| argv::detach(&self.tools, &Enter { kernel, parent, init, own_network, prelude });
+        let programs = Programs {
+            start: argv::start(&self.tools, &Start { kernel, uid, gid, own_network, processes, foreign, prelude }),
+            detach: if foreign { Some(&detach) } else { None },
+            leaves: prelude.inherited.terminal,
+        };
         let deadline = Instant::now() + self.config.start_timeout;
-        let Started { identity, parent } =
-            start::start(runtime, &path, &plan, kernel, &argv, inherited.terminal, deadline)?;
+        let Started { identity, parent } = start::start(runtime, &path, &plan, kernel, &programs, deadline)?;
         if !has_shell(identity.init.pid)? {
             return Err(
                 Error::new(ErrorKind::ImagePull).because(format!("image {}: it has no program /bin/bash", spec.image))
@@ -284,6 +285,11 @@ impl Host {
             },
         })
     }
+}
+
+/// Whether `uid` is the user that the kernel's own files belong to, by whatever number it is known in this user namespace.
+fn is_kernel_root(uid: u32) -> std::io::Result<bool> {
+    Ok(fs::metadata("/proc/sys/kernel/ostype")?.uid() == uid)
 }
 
 /// What differs between the spec of a sandbox and the one that is asked for, of what is compared.

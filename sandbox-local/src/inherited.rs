@@ -31,11 +31,12 @@ pub(crate) fn look() -> Inherited {
     }
 }
 
-/// SIGPIPE does not count: it is ignored in every Rust program, and reset for every one that it starts.
+/// SIGPIPE does not count: it is ignored in every Rust program, and reset for every one that it starts. Nor do the two signals that the C
+/// library keeps for itself: it leaves them ignored in what it starts.
 fn ignores_signals(status: &str) -> bool {
-    const SIGPIPE: u32 = 13;
+    let uncounted: u64 = [13, 32, 33].iter().map(|signal| 1 << (signal - 1)).sum();
     let mask = status_field(status, "SigIgn").and_then(|m| u64::from_str_radix(m, 16).ok());
-    mask.is_none_or(|m| m & !(1 << (SIGPIPE - 1)) != 0)
+    mask.is_none_or(|m| m & !uncounted != 0)
 }
 
 fn has_terminal(stat: &str) -> bool {
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     fn what_the_kernel_says() {
-        assert!(!ignores_signals("SigIgn:\t0000000000001000\n") && !ignores_signals("SigIgn:\t0000000000000000\n"));
+        assert!(!ignores_signals("SigIgn:\t0000000180001000\n") && !ignores_signals("SigIgn:\t0000000000000000\n"));
         assert!(ignores_signals("SigIgn:\t0000000000001001\n") && ignores_signals(""));
         assert!(!has_terminal("7 (a) b) S 1 7 7 0 -1 4194560"));
         assert!(has_terminal("7 (ab) S 1 7 7 34816 -1 4194560") && has_terminal(""));

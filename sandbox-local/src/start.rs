@@ -73,6 +73,16 @@ pub(crate) struct Started {
     pub(crate) parent: Child,
 }
 
+/// What it takes to start a sandbox besides its box.
+pub(crate) struct Programs<'a> {
+    /// Makes it.
+    pub(crate) start: Vec<OsString>,
+    /// Lets go of its old root, if the first one does not: given the first process and its parent.
+    pub(crate) detach: Option<&'a dyn Fn(i32, i32) -> Vec<OsString>>,
+    /// They leave for a session of their own by themselves.
+    pub(crate) leaves: bool,
+}
+
 /// Starts the processes of a box and waits until its root is in place. What a failure leaves ends when the box is removed; the runtime
 /// waits for it.
 pub(crate) fn start(
@@ -80,31 +90,42 @@ pub(crate) fn start(
     path: &Path,
     plan: &Plan,
     kernel: Kernel,
-    argv: &[OsString],
-    leaves: bool,
+    programs: &Programs<'_>,
     deadline: Instant,
 ) -> Result<Started, Error> {
-    let (report, messages, parent) =
-        launch(runtime, path, argv, leaves).map_err(|e| io_error(format!("cannot start {}", argv_name(argv)), e))?;
-    watch(report, messages, deadline)?;
+    let (report, messages, parent) = launch(runtime, path, programs).map_err(|e| cannot_start(&programs.start, e))?;
+    watch(report, messages, deadline, Some(b"ready\n"))?;
+    if let (Some(detach), Some((init, parent))) = (programs.detach, reported(path)) {
+        let argv = detach(init.pid, parent);
+        let (messages, end) = io::pipe().map_err(|e| cannot_start(&argv, e))?;
+        let (report, report_end) = io::pipe().map_err(|e| cannot_start(&argv, e))?;
+        let ends = [Stdio::null(), report_end.into(), end.into()];
+        let mut child =
+            spawn(runtime, &argv, Path::new("/"), ends, programs.leaves).map_err(|e| cannot_start(&argv, e))?;
+        // It says nothing if it succeeds; whether it did, the mounts tell.
+        watch(report.into(), messages.into(), deadline, None).inspect_err(|_| {
+            let _ = child.start_kill();
+        })?;
+    }
     Ok(Started { identity: inspect(path, plan, kernel)?, parent })
 }
 
-fn argv_name(argv: &[OsString]) -> String {
-    argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default()
+fn cannot_start(argv: &[OsString], error: io::Error) -> Error {
+    let name = argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
+    io_error(format!("cannot start {name}"), error)
 }
 
-fn launch(runtime: &Handle, path: &Path, argv: &[OsString], leaves: bool) -> io::Result<(OwnedFd, OwnedFd, Child)> {
+fn launch(runtime: &Handle, path: &Path, programs: &Programs<'_>) -> io::Result<(OwnedFd, OwnedFd, Child)> {
     let alive = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path.join(ALIVE))?;
     flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
     let ((report, report_end), (messages, messages_end)) = (io::pipe()?, io::pipe()?);
     let ends = [Stdio::from(alive), Stdio::from(report_end), Stdio::from(messages_end)];
-    let child = spawn(runtime, argv, path, ends, leaves)?;
+    let child = spawn(runtime, &programs.start, path, ends, programs.leaves)?;
     Ok((report.into(), messages.into(), child))
 }
 
-/// Waits for the word that everything is in place.
-fn watch(report: OwnedFd, messages: OwnedFd, deadline: Instant) -> Result<(), Error> {
+/// Waits for the word that everything is in place, or without one for a silent end.
+fn watch(report: OwnedFd, messages: OwnedFd, deadline: Instant, awaited: Option<&[u8]>) -> Result<(), Error> {
     let failed = |what: &str, said: &[u8]| {
         let said = String::from_utf8_lossy(said);
         let said = said.trim().replace('\n', "; ");
@@ -136,9 +157,12 @@ fn watch(report: OwnedFd, messages: OwnedFd, deadline: Instant) -> Result<(), Er
                 open[i] = read_some(fd, kept)?;
             }
         }
-        if word == b"ready\n" {
+        if awaited == Some(&word) {
             return Ok(());
         }
+    }
+    if awaited.is_none() && said.is_empty() {
+        return Ok(());
     }
     Err(failed("the set-up ended early", &said))
 }

@@ -16,7 +16,8 @@ pub(crate) fn mounts(plan: &Plan, seen: &[MountInfo]) -> Result<(), String> {
     }
     let shown = |point: &Path| {
         let cover = point.ancestors().find_map(|p| planned.get(p));
-        cover.is_some_and(|(mount, flags)| matches!(mount.source, Source::Host(_)) && flags.read_only)
+        // What begins with new flags came along with a tree of the host.
+        cover.is_some_and(|(mount, flags)| matches!(mount.source, Source::Host(_) | Source::Again) && flags.read_only)
     };
     let reachable = visible(seen);
     for mount in &reachable {
@@ -110,6 +111,10 @@ mod tests {
     fn what_was_planned_passes() {
         check(GOOD).unwrap();
         check(&format!("{GOOD}77 65 0:9 / /usr/share/x ro,nosuid,nodev - tmpfs tmpfs rw\n")).unwrap();
+        // Hidden by another one, out of reach, and so without the flags.
+        let hidden = GOOD.replacen("66 65", "61 65 0:8 / /usr/local rw - tmpfs tmpfs rw\n66 61", 1);
+        check(&hidden).unwrap();
+        check(&format!("{GOOD}77 65 0:9 / /usr/local/x rw - tmpfs tmpfs rw\n")).unwrap();
     }
 
     #[test]

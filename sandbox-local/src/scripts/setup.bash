@@ -6,13 +6,11 @@
 # `fs`, the root to be. Descriptors: 0 the locked `alive` file, 1 the report, 2 messages for people.
 #
 # Two branches run at once. This process moves into the inner user namespace and becomes `sleep`, with SIGCHLD ignored, so that
-# the kernel reaps orphans. Its child builds the root in the outer one and swaps it in under both, which is why no program of the
-# new root ever runs with the capabilities of the outer namespace: umount alone starts after the swap, and does so through the
-# host's own loader.
+# the kernel reaps orphans. Its child builds the root in the outer one and swaps it in under both. What starts after the swap comes
+# from the new root, loader and libraries too, and runs with the capabilities of the outer namespace: if that root is not made of the
+# host's own programs, UMOUNT is empty, and letting go of the old root is left to somebody outside.
 
-mount=$1 pivot_root=$2 unshare=$3 env=$4 sleep=$5 ip=$6 hostname=$7 uid=$8 gid=$9 processes=${10}
-shift 10
-umount=("$@")
+mount=$1 pivot_root=$2 unshare=$3 env=$4 sleep=$5 ip=$6 hostname=$7 uid=$8 gid=$9 processes=${10} umount=${11}
 
 build() {
     local kind comm='' tries
@@ -39,7 +37,9 @@ build() {
     cd fs || exit
     "$pivot_root" . .old || exit
     cd / || exit
-    "${umount[@]}" -n -l /.old || exit
+    if [[ $umount ]]; then
+        "$umount" -n -l /.old || exit
+    fi
     printf 'ready\n'
 }
 

@@ -1,0 +1,98 @@
+//! Hardening that a spec asks for.
+
+use sandbox::{CapDrop, ErrorKind, Hardening, Limit, Provider, SandboxExt as _};
+
+use crate::bed::{Bed, Needs, Trial, ok, path, sh, spec};
+
+pub(crate) const TRIALS: &[Trial] = &[
+    ("hardening::read_only_root", Needs::Nothing, read_only_root),
+    ("hardening::run_as", Needs::Nothing, run_as),
+    ("hardening::what_cannot_be_is_refused", Needs::Nothing, what_cannot_be_is_refused),
+    ("hardening::pids", Needs::Nothing, pids),
+    ("hardening::no_capability_at_all", Needs::Nothing, no_capability_at_all),
+];
+
+fn hardened(change: impl FnOnce(&mut Hardening)) -> sandbox::Spec {
+    let mut hardening = Hardening::default();
+    change(&mut hardening);
+    spec("a").with_hardening(hardening)
+}
+
+fn read_only_root(bed: &Bed) {
+    bed.with(&hardened(|h| h.read_only_root = true), |s| async move {
+        for place in ["/workspace", "/tmp", "/mnt"] {
+            ok(
+                &s,
+                &format!("mkdir {place}/d && touch {place}/d/f {place}/g && cp /usr/bin/true {place}/p && {place}/p"),
+            )
+            .await;
+        }
+        for place in ["/", "/etc", "/home", "/root", "/run", "/var/tmp", "/var", "/dev", "/usr", "/sys"] {
+            let said = sh(&s, &format!("touch {place}/x")).await;
+            assert!(said.stderr.to_string_lossy().contains("Read-only file system"), "{place}: {:?}", said.stderr);
+        }
+        s.write_bytes(&path("/workspace/deep/er/file"), "x").await.unwrap();
+        let error = s.write_bytes(&path("/etc/x"), "x").await.unwrap_err();
+        assert_eq!((error.kind(), error.reason()), (ErrorKind::NotWritable, Some("Read-only file system")));
+        assert_eq!(s.write_bytes(&path("/dev/null"), "x").await.unwrap_err().kind(), ErrorKind::NotReplaceable);
+        assert_eq!(s.write_bytes(&path("/etc/hosts"), "x").await.unwrap_err().kind(), ErrorKind::NotReplaceable);
+    });
+}
+
+fn run_as(bed: &Bed) {
+    let numbers = [
+        (Some(65_534), None, None, "65534 65534"),
+        (Some(7), Some(8), None, "7 8"),
+        (None, Some(8), Some(8), "1000 8"),
+        (None, None, Some(9), "1000 9"),
+    ];
+    for (user, group, fs_group, want) in numbers {
+        let spec = hardened(|h| (h.run_as_user, h.run_as_group, h.fs_group) = (user, group, fs_group));
+        bed.with(&spec, |s| async move {
+            let seen = ok(&s, "echo $(id -u) $(id -g); touch f; stat -c '%u %g' f . / /tmp | sort -u").await;
+            assert_eq!(seen, format!("{want}\n{want}\n"));
+            ok(&s, "tar -cf x.tar f && rm f && tar -xf x.tar && test -f f").await;
+        });
+    }
+    let restricted = spec("a").with_hardening(Hardening::restricted());
+    bed.with(&restricted, |s| async move { assert_eq!(ok(&s, "id -u").await, "65534\n") });
+}
+
+fn what_cannot_be_is_refused(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        let claims = provider.capabilities();
+        assert!(!claims.disk_limit && !claims.root_by_default);
+        let specs = [
+            hardened(|h| h.run_as_user = Some(0)),
+            hardened(|h| h.run_as_group = Some(0)),
+            hardened(|h| (h.run_as_group, h.fs_group) = (Some(7), Some(8))),
+            hardened(|h| h.disk_bytes = Limit::Required(1 << 30)),
+        ];
+        for spec in specs {
+            let error = provider.provision(&spec).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(!bed.state.join("a").exists(), "nothing is made");
+        }
+    });
+}
+
+fn pids(bed: &Bed) {
+    bed.with(&hardened(|h| h.pids = Limit::Required(40)), |s| async move {
+        // One's own limit can be raised, the sandbox's cannot. Only builtins once the room is used up.
+        let text = "ulimit -u 1000; { for ((i = 0; i < 200; i++)); do sleep 100 & done; } 2>/dev/null & sleep 1; all=(/proc/[0-9]*); echo ${#all[@]}
+            kill -KILL $!; for p in /proc/[0-9]*; do read c < $p/comm; [[ $p == /proc/1 || $c != sleep ]] || kill -KILL ${p#/proc/}; done";
+        let count: u32 = ok(&s, text).await.trim().parse().unwrap();
+        assert!((25..=40).contains(&count), "{count}");
+        assert_eq!(ok(&s, "echo here").await, "here\n");
+    });
+}
+
+fn no_capability_at_all(bed: &Bed) {
+    for cap_drop in [CapDrop::none(), CapDrop::all()] {
+        bed.with(&hardened(|h| h.cap_drop = cap_drop), |s| async move {
+            assert_eq!(ok(&s, "awk '/^CapEff/{print $2}' /proc/self/status").await, "0000000000000000\n");
+            assert_ne!(sh(&s, "touch f && chown 0 f").await.exit_code, 0);
+        });
+    }
+}

@@ -1,0 +1,279 @@
+//! Other processes, images, and machines that forbid it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use sandbox::{ErrorKind, Provider, SandboxPath, Spec};
+use sandbox_local::{Forbidden, LocalProvider};
+
+use crate::bed::{Bed, Needs, Part, Trial, ok, owned, sh, spec};
+
+pub(crate) const TRIALS: &[Trial] = &[
+    ("outside::racing_processes_converge", Needs::Nothing, racing_processes_converge),
+    ("outside::values_stay_across_processes", Needs::Nothing, values_stay_across_processes),
+    ("outside::deployments_know_nothing_of_each_other", Needs::Nothing, deployments_know_nothing_of_each_other),
+    ("outside::an_image_is_a_directory", Needs::Nothing, an_image_is_a_directory),
+    ("outside::images_that_are_none", Needs::Nothing, images_that_are_none),
+    ("outside::workdirs_anywhere", Needs::Nothing, workdirs_anywhere),
+    ("outside::shown_trees", Needs::Nothing, shown_trees),
+    ("outside::forbidden_by_a_limit", Needs::Nothing, forbidden_by_a_limit),
+    ("outside::users_of_root_are_nobody", Needs::Root, users_of_root_are_nobody),
+];
+
+pub(crate) const PARTS: &[Part] =
+    &[("race_part", race_part), ("env_part", env_part), ("forbidden_part", forbidden_part)];
+
+fn race_part(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        let s = provider.provision(&spec("a")).await.unwrap();
+        ok(&s, "echo x >> /workspace/racers").await;
+    });
+}
+
+fn racing_processes_converge(bed: &Bed) {
+    for _ in 0..4 {
+        let mut racers: Vec<_> = (0..6).map(|_| bed.again("race_part", &[]).spawn().unwrap()).collect();
+        assert!(racers.iter_mut().all(|r| r.wait().unwrap().success()));
+        bed.block(async {
+            let provider = bed.provider();
+            assert_eq!(owned(&provider).await.len(), 1);
+            let s = provider.attach(&spec("a").session).await.unwrap();
+            assert_eq!(s.recreated(), None);
+            assert_eq!(ok(&s, "wc -l < /workspace/racers").await, "6\n", "all were in the same sandbox");
+            provider.reap(s.id()).await.unwrap();
+        });
+    }
+}
+
+fn env_part(bed: &Bed) {
+    bed.block(async {
+        let env = sandbox::Env::new().with("BOUND", "second").unwrap().with("NEW", "1").unwrap();
+        let s = bed.provider().provision(&spec("a").with_env(env)).await.unwrap();
+        assert_eq!(ok(&s, "echo $BOUND $NEW").await, "first\n");
+    });
+}
+
+fn values_stay_across_processes(bed: &Bed) {
+    let odd = "a b\nc'd\"e$(x)\\ \u{e9}";
+    let env = sandbox::Env::new().with("BOUND", "first").unwrap().with("ODD", odd).unwrap();
+    let env = env.with("LD_PRELOAD", "/nonexistent.so").unwrap();
+    bed.with(&spec("a").with_env(env), |s| async move {
+        assert_eq!(ok(&s, "printf %s \"$ODD\"").await, odd);
+        assert!(bed.again("env_part", &[]).status().unwrap().success());
+        // What belongs to the tenant never meets a program of the host: none of them could have loaded it.
+        let said = sh(&s, "true").await;
+        assert_eq!(said.exit_code, 0);
+        assert!(!ok(&s, "cat /proc/1/environ | tr '\\0' '\\n'").await.contains("BOUND"));
+    });
+}
+
+fn deployments_know_nothing_of_each_other(bed: &Bed) {
+    bed.block(async {
+        let one = bed.provider();
+        let other = LocalProvider::new(bed.config().with_state_dir(bed.state.join("../state2"))).unwrap();
+        let s = one.provision(&spec("a")).await.unwrap();
+        assert_eq!(other.attach(s.id()).await.unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(owned(&other).await.is_empty());
+        other.reap(s.id()).await.unwrap();
+        ok(&s, "true").await;
+        one.reap(s.id()).await.unwrap();
+    });
+}
+
+/// A small root file system: bash and what it needs, a few programs, and traps where the host's programs would be looked for.
+fn make_image(at: &Path) {
+    let programs = ["bash", "cat", "ls", "id", "dd", "touch", "mkdir", "stat", "wc"];
+    for directory in ["bin", "etc", "lib", "opt/tool", "srv/app/data", "tmp", "var/tmp", "usr/bin"] {
+        fs::create_dir_all(at.join(directory)).unwrap();
+    }
+    for program in programs {
+        let from = ["/bin", "/usr/bin"].map(|d| Path::new(d).join(program));
+        let from = from.iter().find(|p| p.exists()).unwrap();
+        fs::copy(from, at.join("bin").join(program)).unwrap();
+        let listed = Command::new("ldd").arg(from).output().unwrap();
+        for word in String::from_utf8(listed.stdout).unwrap().split_ascii_whitespace().filter(|w| w.starts_with('/')) {
+            let to = at.join(word.trim_start_matches('/'));
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(word, to).unwrap();
+        }
+    }
+    for trap in ["umount", "mount", "unshare", "nsenter", "sleep", "env", "setpriv", "setsid", "pivot_root", "ip"] {
+        let text = "#!/bin/bash\necho trapped > /tmp/trapped; echo trapped > /workspace/trapped\n";
+        for place in ["bin", "usr/bin"] {
+            fs::write(at.join(place).join(trap), text).unwrap();
+            fs::set_permissions(at.join(place).join(trap), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+    fs::write(at.join("etc/hosts"), "image").unwrap();
+    fs::write(at.join("etc/motd"), "an image").unwrap();
+    fs::write(at.join("opt/tool/file"), "tool").unwrap();
+    std::os::unix::fs::symlink("opt/tool", at.join("tool")).unwrap();
+}
+
+fn an_image_is_a_directory(bed: &Bed) {
+    let place = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir_in("/var/tmp").unwrap();
+    make_image(place.path());
+    let image = place.path().to_str().unwrap();
+    let mut spec = Spec::new(spec("a").session, image).with_networking(sandbox::Networking::None);
+    for read_only in [false, true] {
+        spec.hardening.read_only_root = read_only;
+        bed.with(&spec, |s| async move {
+            assert_eq!(
+                ok(&s, "cat /etc/motd; cat tool/file /tool/file 2>/dev/null; id -u").await,
+                "an imagetool1000\n"
+            );
+            assert_eq!(
+                ok(&s, "ls /tmp /workspace /var/tmp").await,
+                "/tmp:\n\n/var/tmp:\n\n/workspace:\n",
+                "no trap went off"
+            );
+            for place in ["/etc", "/bin", "/opt/tool", "/srv"] {
+                let said = sh(&s, &format!("touch {place}/x")).await;
+                assert!(said.stderr.to_string_lossy().contains("Read-only file system"), "{place}: {:?}", said.stderr);
+            }
+            assert_eq!(sh(&s, "touch /var/tmp/x").await.exit_code, i32::from(read_only));
+            assert!(ok(&s, "cat /etc/hosts").await.contains("localhost"));
+            assert_eq!(sh(&s, "ls /usr/share /home").await.exit_code, 2, "the host's own trees");
+        });
+    }
+}
+
+fn images_that_are_none(bed: &Bed) {
+    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+    fs::write(place.path().join("file"), "").unwrap();
+    fs::create_dir(place.path().join("empty")).unwrap();
+    fs::create_dir_all(place.path().join("dangling/bin")).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/nothing", place.path().join("dangling/bin/bash")).unwrap();
+    let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    bed.block(async {
+        let provider = bed.provider();
+        for (image, kind) in [
+            ("debian:stable-slim".to_owned(), ErrorKind::InvalidSpec),
+            ("./x".to_owned(), ErrorKind::InvalidSpec),
+            ("/".to_owned(), ErrorKind::InvalidSpec),
+            (at("file"), ErrorKind::InvalidSpec),
+            (at("absent"), ErrorKind::ImagePull),
+            (at("empty"), ErrorKind::ImagePull),
+            (at("dangling"), ErrorKind::ImagePull),
+        ] {
+            let error = provider.provision(&Spec::new(spec("a").session, image.clone())).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(&image), "{error}");
+            assert!(!bed.state.join("a").exists(), "{image}: nothing is left");
+        }
+        // Whatever the image is called, a sandbox that is there is not touched.
+        let s = provider.provision(&spec("a")).await.unwrap();
+        for image in ["debian:stable-slim", "/absent"] {
+            let error = provider.provision(&Spec::new(spec("a").session, image)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::SpecMismatch, "{error}");
+        }
+        ok(&s, "true").await;
+        provider.reap(s.id()).await.unwrap();
+    });
+}
+
+fn workdirs_anywhere(bed: &Bed) {
+    for workdir in ["/home/me/project", "/usr/src/of/mine", "/usr/local", "/etc/mine", "/opt/a", "/var/tmp", "/a b"] {
+        for read_only in [false, true] {
+            let mut spec = spec("a").with_workdir(SandboxPath::new(workdir).unwrap());
+            spec.hardening.read_only_root = read_only;
+            bed.with(&spec, |s| async move {
+                assert_eq!(ok(&s, "pwd; touch f; ls").await, format!("{workdir}\nf\n"));
+                assert_ne!(sh(&s, "touch /usr/bin/x || touch /usr/lib/x").await.exit_code, 0);
+                ok(&s, "ls /usr/bin/env /usr/lib").await;
+            });
+        }
+    }
+    bed.block(async {
+        let provider = bed.provider();
+        for workdir in ["/bin/x", "/usr/bin/env/x"] {
+            if fs::symlink_metadata("/bin").unwrap().is_symlink() || workdir != "/bin/x" {
+                let spec = spec("a").with_workdir(SandboxPath::new(workdir).unwrap());
+                let error = provider.provision(&spec).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{error}");
+            }
+        }
+        assert!(!bed.state.join("a").exists());
+    });
+}
+
+fn shown_trees(bed: &Bed) {
+    let place = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir_in("/var/tmp").unwrap();
+    fs::write(place.path().join("data"), "shown").unwrap();
+    bed.block(async {
+        let provider = LocalProvider::new(bed.config().with_shown(place.path())).unwrap();
+        for read_only in [false, true] {
+            let mut spec = spec("a");
+            spec.hardening.read_only_root = read_only;
+            let s = provider.provision(&spec).await.unwrap();
+            let at = place.path().display();
+            assert_eq!(ok(&s, &format!("cat {at}/data")).await, "shown");
+            assert_ne!(sh(&s, &format!("touch {at}/x")).await.exit_code, 0);
+            provider.reap(s.id()).await.unwrap();
+        }
+        for tree in ["/usr/share", "/absent", "/workspace"] {
+            let provider = LocalProvider::new(bed.config().with_shown(tree)).unwrap();
+            let error = provider.provision(&spec("a")).await.unwrap_err();
+            assert!(error.to_string().contains(tree), "{error}");
+            assert!(!bed.state.join("a").exists());
+        }
+    });
+}
+
+fn forbidden_part(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        for error in [provider.probe().await.unwrap_err(), provider.provision(&spec("a")).await.unwrap_err()] {
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            let cause = std::error::Error::source(&error).unwrap().downcast_ref::<Forbidden>().unwrap();
+            let Forbidden::NamespaceLimit { sysctl } = cause else { panic!("{cause:?}") };
+            assert_eq!(sysctl, "user.max_user_namespaces");
+            assert!(error.to_string().contains("the sysctl user.max_user_namespaces is 0: set it higher"), "{error}");
+        }
+        assert!(!bed.state.join("a").exists());
+    });
+}
+
+fn forbidden_by_a_limit(bed: &Bed) {
+    let text = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
+    let mut command = match rustix::process::geteuid().is_root() {
+        false => bed.again("forbidden_part", &["unshare", "--user", "--map-root-user", "bash", "-c", text, "sh"]),
+        true => {
+            let user = ["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups"];
+            let wrap = [&user[..], &["unshare", "--user", "--map-root-user", "bash", "-c", text, "sh"]].concat();
+            bed.again("forbidden_part", &wrap)
+        }
+    };
+    assert!(command.status().unwrap().success());
+}
+
+fn users_of_root_are_nobody(bed: &Bed) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    bed.block(async {
+        let provider = bed.provider();
+        let mut users = std::collections::HashSet::new();
+        for session in ["a", "b", "c"] {
+            let s = provider.provision(&spec(session)).await.unwrap();
+            let mut child = Command::new("sleep").arg("0").stdin(Stdio::null()).spawn().unwrap();
+            child.wait().unwrap();
+            s.exec(sandbox::ExecRequest::shell("(sleep 31.4159 &)").with_limit(Duration::from_secs(5))).await.unwrap();
+        }
+        for pid in crate::bed::processes_of(&bed.state) {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let Some(line) = status.lines().find(|l| l.starts_with("Uid:")) else { continue };
+            let uids: Vec<u32> = line[4..].split_ascii_whitespace().map(|n| n.parse().unwrap()).collect();
+            assert!(uids.iter().all(|uid| (0x7000_0000..0x7001_0000).contains(uid)), "{status}");
+            users.insert(uids[0]);
+        }
+        assert_eq!(users.len(), 3, "each has a user of its own, barring one chance in 20,000");
+        for session in ["a", "b", "c"] {
+            provider.reap(&spec(session).session).await.unwrap();
+        }
+    });
+}
