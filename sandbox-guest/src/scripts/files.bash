@@ -37,6 +37,7 @@ __sbx_blame() {
     else
         __sbx_err=${__sbx_err##*$'\n'}
         __sbx_err=${__sbx_err##*: }
+        __sbx_err=${__sbx_err:-$__sbx_name ended with $__sbx_code}
         __sbx_fault="$1 ${__sbx_err:0:400}"
     fi
 }

@@ -1,0 +1,206 @@
+//! File operations beside somebody who interferes: never a hang, a panic, or a false success for who is left alone.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::Bare;
+use common::files::*;
+use sandbox::{ErrorKind, FileBatch, FileWrite};
+use sandbox_guest::Guest;
+
+/// A process that interferes until it is dropped.
+struct Attacker(Child);
+
+impl Attacker {
+    fn start(dir: &Path, script: &str) -> Self {
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Attacker {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn hasty(dir: &Path, env: Vec<(&'static str, &'static str)>) -> Guest {
+    Bare { env, ..Bare::default() }
+        .guest_with(dir, |mut c| {
+            c.inactivity = Duration::from_millis(1500);
+            c.open_timeout = Duration::from_secs(3);
+            c
+        })
+        .0
+}
+
+async fn promptly<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let begun = Instant::now();
+    let done = tokio::time::timeout(Duration::from_secs(30), work).await;
+    done.unwrap_or_else(|_| panic!("{what} hangs, after {:?}", begun.elapsed()))
+}
+
+#[tokio::test]
+async fn a_file_that_becomes_something_else_all_the_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let guest = hasty(d, vec![]);
+    for size in [10, 50_000] {
+        std::fs::write(d.join("secret"), vec![b's'; size]).unwrap();
+        std::fs::write(d.join("good"), vec![b'g'; size]).unwrap();
+        for other in ["ln -s secret other", "mkfifo other"] {
+            let _ = std::fs::remove_file(d.join("path"));
+            let swap = format!("while :; do cp good other; mv -fT other path; {other}; mv -fT other path; done");
+            let attacker = Attacker::start(d, &swap);
+            let until = Instant::now() + Duration::from_secs(2);
+            let mut whole = 0;
+            while Instant::now() < until {
+                match promptly("a read", read(&guest, &d.join("path"))).await {
+                    Ok(content) => {
+                        // The copy that is put there may be seen half-made by nobody: it is renamed when it is whole.
+                        assert!(content == vec![b'g'; size], "what a link points to");
+                        whole += 1;
+                    }
+                    Err(e) => assert!(
+                        matches!(
+                            e.kind(),
+                            ErrorKind::FileNotFound
+                                | ErrorKind::NotRegularFile
+                                | ErrorKind::Other
+                                | ErrorKind::DeadlineExceeded
+                        ),
+                        "{e}"
+                    ),
+                }
+            }
+            drop(attacker);
+            assert!(whole > 0, "some reads find the file");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_grows_and_shrinks_while_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let guest = hasty(d, vec![]);
+    std::fs::write(d.join("file"), vec![b'x'; 300_000]).unwrap();
+    let grow = Attacker::start(d, "while :; do printf x >> file; done");
+    for _ in 0..30 {
+        let content = promptly("a read", read(&guest, &d.join("file"))).await.unwrap();
+        assert!(content.len() >= 300_000);
+        let limit = std::fs::metadata(d.join("file")).unwrap().len();
+        match promptly("a read", read_limited(&guest, &d.join("file"), limit)).await {
+            Ok(content) => assert!(content.len() as u64 <= limit),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::FileTooLarge),
+        }
+    }
+    drop(grow);
+    let _jump = Attacker::start(d, "while :; do truncate -s 10 file; truncate -s 400000 file; done");
+    for _ in 0..50 {
+        match promptly("a read", read(&guest, &d.join("file"))).await {
+            Ok(content) => assert!(content.len() <= 400_000),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::ShortTransfer, "{e}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn links_planted_in_the_middle_of_a_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let guest = hasty(d, vec![]);
+    std::fs::write(d.join("outside"), "untouched").unwrap();
+    std::fs::create_dir(d.join("dir")).unwrap();
+    std::fs::create_dir(d.join("elsewhere")).unwrap();
+    symlink("elsewhere", d.join("way")).unwrap();
+    // Whatever has a temporary file's name becomes a link.
+    let plant = "shopt -s nullglob; while :; do for f in dir/.sbx-write-*; do ln -sfT ../outside \"$f\"; done; done";
+    let attacker = Attacker::start(d, plant);
+    for i in 0..20 {
+        let size = if i % 2 == 0 { 100 } else { 500_000 };
+        let outcome = promptly("a write", guest.write(FileWrite::bytes(at(&d.join("dir/file")), filler(size)))).await;
+        if outcome.is_ok() {
+            let seen = std::fs::symlink_metadata(d.join("dir/file")).unwrap();
+            assert!(!seen.is_file() || std::fs::read(d.join("dir/file")).unwrap() == filler(size));
+        }
+        let files = (0..8).map(|i| FileWrite::bytes(at(&d.join(format!("dir/{i}"))), "x"));
+        let _ = promptly("a batch", guest.write_many(FileBatch::new(files))).await;
+        assert_eq!(std::fs::read(d.join("outside")).unwrap(), b"untouched");
+    }
+    drop(attacker);
+    // A parent that changes places: what is written lands in one of them, whole, and nowhere else.
+    let attacker = Attacker::start(d, "while :; do ln -sfT elsewhere way; ln -sfT dir way; done");
+    for _ in 0..10 {
+        promptly("a write", guest.write(FileWrite::bytes(at(&d.join("way/new")), filler(200_000)))).await.unwrap();
+        for place in ["dir/new", "elsewhere/new"] {
+            assert!(std::fs::read(d.join(place)).is_ok_and(|got| got == filler(200_000)) || !d.join(place).exists());
+        }
+    }
+    drop(attacker);
+    assert_eq!(std::fs::read(d.join("outside")).unwrap(), b"untouched");
+}
+
+#[tokio::test]
+async fn whoever_holds_the_shells_pipes() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::write(d.join("big"), filler(2 << 20)).unwrap();
+    // Only shells of this test, on a machine where others may be at work.
+    let tag: &'static str = Box::leak(format!("prey {}", std::process::id()).into_boxed_str());
+    let each = format!("for p in /proc/[0-9]*; do grep -qz 'SBX_TEST={tag}' $p/environ && ");
+    let copies = "[[ $(<$p/comm) == dd ]] && read -r _ _ _ parent _ < $p/stat && grep -qz";
+    let attacks = [
+        ("noise", format!("while :; do {each} printf garbage > $p/fd/1; done; done")),
+        ("a flood", format!("while :; do {each} timeout 0.2 cat /dev/zero > $p/fd/1; done; done")),
+        ("requests stolen", format!("while :; do {each} timeout 0.2 head -c 1000 $p/fd/0; done; done")),
+        ("shells stopped", format!("while :; do {each} kill -STOP ${{p#/proc/}}; done; sleep 0.2; done")),
+        ("shells killed", format!("while :; do {each} kill -KILL ${{p#/proc/}}; done; sleep 0.3; done")),
+        (
+            "copies killed",
+            format!(
+                "while :; do for p in /proc/[0-9]*; do {copies} 'SBX_TEST={tag}' /proc/$parent/environ && kill ${{p#/proc/}}; done; done"
+            ),
+        ),
+    ];
+    for (what, script) in attacks {
+        let guest = hasty(d, vec![("SBX_TEST", tag)]);
+        let _ = guest.warm_up().await;
+        let attacker = Attacker::start(d, &script);
+        let until = Instant::now() + Duration::from_secs(2);
+        let mut round = 0;
+        while Instant::now() < until {
+            round += 1;
+            if let Ok(content) = promptly(what, read(&guest, &d.join("big"))).await {
+                assert!(content.len() <= 4 << 20, "{what}");
+            }
+            let _ = promptly(what, read(&guest, &d.join("none"))).await;
+            let path = d.join(format!("w{}", round % 3));
+            let _ = promptly(what, guest.write(FileWrite::bytes(at(&path), filler(300_000)))).await;
+            let _ = promptly(what, guest.write(FileWrite::bytes(at(&path), "small"))).await;
+            let files = (0..10).map(|i| FileWrite::bytes(at(&d.join(format!("m{i}"))), filler(5000)));
+            let _ = promptly(what, guest.write_many(FileBatch::new(files))).await;
+            let _ = promptly(what, async { guest.export(&at(&d.join("big"))).await?.finish().await }).await;
+        }
+        drop(attacker);
+        // Left alone again, a new guest does as it says.
+        let calm = hasty(d, vec![("SBX_TEST", "calm")]);
+        promptly(what, guest.write(FileWrite::bytes(at(&d.join("after")), "x"))).await.ok();
+        write(&calm, &d.join("after"), b"calm").await.unwrap();
+        assert_eq!(read(&calm, &d.join("after")).await.unwrap(), b"calm");
+        for i in 0..3 {
+            // Even so every target is whole.
+            if let Ok(content) = std::fs::read(d.join(format!("w{i}"))) {
+                assert!(content == b"small" || content == filler(300_000), "{what}: {} bytes", content.len());
+            }
+        }
+    }
+}
