@@ -6,19 +6,19 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An argument is malformed; [`Error::reason`] says how.
+    /// An argument is malformed; [`Error::reason`](crate::Error::reason) says how.
     InvalidInput,
     /// A slot name breaks the grammar of [`SlotName`](crate::SlotName).
     InvalidSlot,
     /// An in-node path, a root directory or a host path is malformed.
     InvalidPath,
-    /// A grant is malformed; [`Error::index`] says which.
+    /// A grant is malformed; [`Error::index`](crate::Error::index) says which.
     InvalidGrant,
     /// The text names no mode this version knows.
     UnknownMode,
     /// The mode is known, but this program can't operate it.
     ModeUnavailable,
-    /// The backend can't provide a grant of this kind; [`Error::index`] says which.
+    /// The backend can't provide a grant of this kind; [`Error::index`](crate::Error::index) says which.
     GrantUnsupported,
     /// The slot was never prepared.
     UnknownSlot,
@@ -28,11 +28,11 @@ pub enum ErrorKind {
     NotRunning,
     /// Something that is not ours, or the other slot, is in the way.
     Conflict,
-    /// Another process holds the slot; [`Error::holder_pid`] may say which.
+    /// Another process holds the slot; [`Error::holder_pid`](crate::Error::holder_pid) may say which.
     Busy,
     /// The deadline passed.
     Timeout,
-    /// A helper program of ours failed; see [`Error::program`] and [`Error::stderr_tail`].
+    /// A helper program of ours failed; see [`Error::program`](crate::Error::program) and [`Error::stderr_tail`](crate::Error::stderr_tail).
     Command,
     /// The way into the node failed, so nothing is known about the command.
     Transport,
@@ -40,7 +40,7 @@ pub enum ErrorKind {
     CommandNotFound,
     /// The root file system or another artefact is unusable.
     Artifact,
-    /// A file operation failed; [`Error::path`] says where.
+    /// A file operation failed; [`Error::path`](crate::Error::path) says where.
     Io,
     /// The caller cancelled the call.
     Cancelled,
