@@ -23,6 +23,10 @@ pub(crate) struct LimitClock {
     answer: Option<oneshot::Receiver<bool>>,
     signalled: bool,
     alive_at_limit: bool,
+    /// After this moment no end is punctual, whatever grace is left.
+    late: Option<Instant>,
+    /// When the end was first looked at.
+    ended: Option<Instant>,
 }
 
 impl LimitClock {
@@ -37,6 +41,8 @@ impl LimitClock {
             answer: None,
             signalled: false,
             alive_at_limit: false,
+            late: at.map(|at| at + slop),
+            ended: None,
         }
     }
 
@@ -68,7 +74,8 @@ impl LimitClock {
     pub(crate) async fn hear(&mut self) {
         match self.answer.as_mut() {
             Some(answer) => {
-                self.alive_at_limit |= answer.await.unwrap_or(false);
+                // A signal of which nobody tells what it found counts as one that found the command: it may have.
+                self.alive_at_limit |= answer.await.unwrap_or(true);
                 self.answer = None;
             }
             None => std::future::pending().await,
@@ -76,12 +83,14 @@ impl LimitClock {
     }
 
     /// Whether a command that ended with `code` timed out; `None` while that is still being asked.
-    pub(crate) fn verdict(&self, code: i32, now: Instant) -> Option<bool> {
-        let killed = self.signalled && code == KILLED;
-        if !killed && self.answer.is_some() && !self.is_over(now) {
+    pub(crate) fn verdict(&mut self, code: i32, now: Instant) -> Option<bool> {
+        let ended = *self.ended.get_or_insert(now);
+        let killed = self.signalled && code == KILLED || self.late.is_some_and(|late| ended >= late);
+        let unheard = self.answer.is_some();
+        if !killed && unheard && self.late.is_none_or(|late| now < late) {
             return None;
         }
-        Some(killed || self.alive_at_limit)
+        Some(killed || self.alive_at_limit || unheard)
     }
 
     /// Whether a signal was sent, so that one more may still arrive.
@@ -119,9 +128,14 @@ mod tests {
             row(true, 0, Some(true), 1010, true),
             row(true, 0, Some(false), 1010, false),
             row(true, 7, Some(false), 1010, false),
+            row(true, 0, None, 1010, true),
+            row(true, 0, Some(false), 1500, true),
+            row(true, 0, Some(false), 9000, true),
         ] {
             let begun = Instant::now();
-            let mut clock = LimitClock::new(begun, r.limited.then_some(Duration::from_secs(1)), Duration::ZERO);
+            // With a grace that would allow all of them.
+            let mut clock =
+                LimitClock::new(begun, r.limited.then_some(Duration::from_secs(1)), Duration::from_secs(20));
             let now = begun + Duration::from_millis(r.ended);
             clock.tick(now, |_, _| {
                 let (sender, receiver) = oneshot::channel();

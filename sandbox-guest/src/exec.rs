@@ -50,16 +50,21 @@ struct Capture {
     head: BytesMut,
     total: u64,
     end: Option<End>,
+    /// Whether something came after the end.
+    excess: bool,
 }
 
 impl Capture {
     fn new(cap: usize) -> Self {
-        Self { cap, head: BytesMut::new(), total: 0, end: None }
+        Self { cap, head: BytesMut::new(), total: 0, end: None, excess: false }
     }
 
     /// Takes what has arrived.
     fn take(&mut self, source: &mut Source) -> Result<(), Error> {
         if self.end.is_some() {
+            // Whoever still prints is none of the command's; nothing of it is kept, and the stream is not used again.
+            self.excess |= source.scanner.held() > 0;
+            source.scanner.discard();
             return Ok(());
         }
         let Self { cap, head, total, .. } = self;
@@ -163,7 +168,7 @@ impl Watch {
         self.out.end.is_some() && self.err.end.is_some()
     }
 
-    fn verdict(&self, running: &mut Running, now: Instant) -> Option<Verdict> {
+    fn verdict(&mut self, running: &mut Running, now: Instant) -> Option<Verdict> {
         let end = self.out.end.filter(|_| self.has_ended())?;
         let (timed_out, retired) = match end {
             End::Exit { code, retired } => (self.clock.verdict(code, now)?, retired),
@@ -171,6 +176,7 @@ impl Watch {
         };
         let stream = &running.lease().stream;
         let clean = stream.out.scanner.held() == 0 && stream.err.scanner.held() == 0;
+        let clean = clean && !self.out.excess && !self.err.excess;
         let reusable = clean && !retired && !self.clock.has_signalled();
         Some(Verdict { end: Some(end), timed_out, reusable, at: now })
     }

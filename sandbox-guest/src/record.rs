@@ -131,6 +131,11 @@ impl Scanner {
         Ok(self.next(|_| ())?.map(Piece::Record))
     }
 
+    /// Forgets what is held back.
+    pub(crate) fn discard(&mut self) {
+        self.held.clear();
+    }
+
     /// How many bytes are held back.
     pub(crate) fn held(&self) -> usize {
         self.held.len()

@@ -2,11 +2,11 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
 use rustix::io::Errno;
 
 /// How many names of one directory are held at a time.
@@ -16,15 +16,41 @@ const BATCH: usize = 256;
 struct Level {
     /// Its name in its parent.
     name: CString,
+    /// What tells it from every other directory.
+    id: Id,
     /// Directories in it that would not go at once.
     children: Vec<CString>,
 }
 
+/// Device and inode.
+type Id = (u64, u64);
+
+fn id_of(directory: &OwnedFd) -> io::Result<Id> {
+    let stat = fstat(directory)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
 /// Removes `path` and everything below it; what is not there is removed.
 ///
-/// Nobody may be at work in the tree any more. Links are never followed and no other file system is entered. It holds two
+/// The dead tenant's friends may still hold descriptors of its directories and move them about meanwhile: nothing that was not
+/// entered from its parent is ever emptied. Links are never followed and no other file system is entered. It holds two
 /// descriptors, however deep the tree is.
 pub(crate) fn tree(path: &Path, deadline: Instant) -> io::Result<()> {
+    loop {
+        match walk(path, deadline) {
+            // Somebody moves things about: from the top once more.
+            Err(e) if e.kind() == io::ErrorKind::StaleNetworkFileHandle && Instant::now() < deadline => {}
+            result => return result,
+        }
+    }
+}
+
+/// A directory is not where it was.
+fn moved() -> io::Error {
+    io::Error::new(io::ErrorKind::StaleNetworkFileHandle, "a directory was moved while it was being removed")
+}
+
+fn walk(path: &Path, deadline: Instant) -> io::Result<()> {
     let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
     let name = CString::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?;
     let parent = openat(CWD, path.parent().unwrap_or(Path::new(".")), DIRECTORY, Mode::empty())?;
@@ -37,7 +63,7 @@ pub(crate) fn tree(path: &Path, deadline: Instant) -> io::Result<()> {
         return Ok(());
     }
     let mut at = enter(&parent, &name, device)?;
-    let mut levels = vec![Level { name, children: Vec::new() }];
+    let mut levels = vec![Level { name, id: id_of(&at)?, children: Vec::new() }];
     while let Some(level) = levels.last_mut() {
         if Instant::now() >= deadline {
             return Err(io::ErrorKind::TimedOut.into());
@@ -47,19 +73,25 @@ pub(crate) fn tree(path: &Path, deadline: Instant) -> io::Result<()> {
         }
         if let Some(child) = level.children.pop() {
             at = enter(&at, &child, device)?;
-            levels.push(Level { name: child, children: Vec::new() });
+            levels.push(Level { name: child, id: id_of(&at)?, children: Vec::new() });
             continue;
         }
-        // Nothing is left in it. Its parent is where `..` leads: nobody moves directories about any more.
-        let up = match levels.len() {
-            1 => openat(CWD, path.parent().unwrap_or(Path::new(".")), DIRECTORY, Mode::empty())?,
-            _ => openat(&at, c"..", DIRECTORY, Mode::empty())?,
-        };
-        if let Some(done) = levels.pop() {
-            match unlinkat(&up, &done.name, AtFlags::REMOVEDIR) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(e) => return Err(e.into()),
+        // Nothing is left in it. Its parent is where `..` leads, unless somebody has moved it.
+        let Some(done) = levels.pop() else { break };
+        let up = match levels.last() {
+            None => openat(CWD, path.parent().unwrap_or(Path::new(".")), DIRECTORY, Mode::empty())?,
+            Some(parent) => {
+                let up = openat(&at, c"..", DIRECTORY, Mode::empty())?;
+                if id_of(&up)? != parent.id {
+                    return Err(moved());
+                }
+                up
             }
+        };
+        match unlinkat(&up, &done.name, AtFlags::REMOVEDIR) {
+            Ok(()) => {}
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => return Err(moved()),
+            Err(e) => return Err(e.into()),
         }
         at = up;
     }
@@ -84,17 +116,29 @@ fn remove_at_once(parent: impl AsFd, name: &CStr) -> io::Result<bool> {
 
 /// Opens a directory to empty it, whatever its mode.
 fn enter(parent: &OwnedFd, name: &CStr, device: u64) -> io::Result<OwnedFd> {
-    let stat = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let stat = match statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Err(moved()),
+        other => other?,
+    };
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-        return Err(io::Error::other("a directory became something else while it was being removed"));
+        return Err(moved());
     }
     if stat.st_dev != device {
         return Err(io::Error::other("something is mounted in the tree that is to be removed"));
     }
     if stat.st_mode & 0o700 != 0o700 {
-        rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
+        // By way of a descriptor: a name can become a link between the look and the change.
+        let place = openat(parent, name, OFlags::PATH | DIRECTORY, Mode::empty())?;
+        rustix::fs::chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), Mode::RWXU)?;
     }
-    Ok(openat(parent, name, DIRECTORY, Mode::empty())?)
+    let directory = match openat(parent, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(moved()),
+        other => other?,
+    };
+    if id_of(&directory)? != (stat.st_dev, stat.st_ino) {
+        return Err(moved());
+    }
+    Ok(directory)
 }
 
 /// Removes what goes at once; answers some of the directories that did not, and nothing once there are none.
@@ -123,6 +167,38 @@ mod tests {
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Somebody with a descriptor of a deep directory moves it up while it is being emptied, over and over.
+    #[test]
+    fn what_is_moved_while_it_goes_takes_nothing_along() {
+        let base = tempfile::tempdir().unwrap();
+        let canary = base.path().join("canary");
+        std::fs::write(&canary, "x").unwrap();
+        std::fs::create_dir_all(base.path().join("innocent/deep")).unwrap();
+        let box_dir = base.path().join("box");
+        let top = box_dir.join("top");
+        for round in 0..8 {
+            let deep = top.join("d1/d2/d3/d4/c");
+            std::fs::create_dir_all(&deep).unwrap();
+            for i in 0..300 {
+                std::fs::create_dir_all(deep.join(format!("{i}/x"))).unwrap();
+            }
+            let target = box_dir.join(format!("stolen{round}"));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let end = Instant::now() + Duration::from_millis(50);
+                    while Instant::now() < end {
+                        if std::fs::rename(&deep, &target).is_ok() {
+                            break;
+                        }
+                    }
+                });
+                tree(&top, soon()).unwrap();
+            });
+            assert!(!top.exists());
+            assert!(canary.exists() && base.path().join("innocent/deep").exists(), "round {round}");
+        }
     }
 
     #[test]
