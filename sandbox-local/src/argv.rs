@@ -132,6 +132,14 @@ pub(crate) fn trial(tools: &Tools, kernel: Kernel, command: &[&str]) -> Vec<OsSt
     argv
 }
 
+/// Joins control groups and ends, for a trial.
+pub(crate) fn join_and_end(tools: &Tools, join: &[PathBuf]) -> Vec<OsString> {
+    let mut argv = launch(tools, Prelude { inherited: Inherited { unclean: true, ..Inherited::default() }, join });
+    argv.push(tools.sleep.clone().into());
+    argv.push("0".into());
+    argv
+}
+
 /// Leaves the caller behind, in as few programs as it takes. Who has no terminal needs no session of its own, only the process group
 /// that [`spawn`](crate::spawn::spawn) gives it.
 fn launch(tools: &Tools, prelude: Prelude<'_>) -> Vec<OsString> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::fchown;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use tokio::process::Child;
 use tokio::runtime::Handle;
 
 use crate::argv::{self, Enter, Kernel, Prelude};
+use crate::cgroup;
 use crate::error::io_error;
 use crate::host::Host;
 use crate::ident::Identity;
@@ -32,6 +33,8 @@ pub(crate) struct LocalCarrier {
     identity: Identity,
     kernel: Kernel,
     own_network: bool,
+    /// Control group files to join.
+    join: Vec<PathBuf>,
 }
 
 impl LocalCarrier {
@@ -44,6 +47,7 @@ impl LocalCarrier {
             nonce: record.nonce.clone(),
             identity: record.identity.clone()?,
             own_network: !matches!(record.spec.networking, Networking::Unrestricted),
+            join: cgroup::join_files(&record.cgroups),
         })
     }
 
@@ -61,7 +65,7 @@ impl LocalCarrier {
                 parent: self.identity.parent.pid,
                 init: self.identity.init.pid,
                 own_network: self.own_network,
-                prelude: Prelude { inherited, join: &[] },
+                prelude: Prelude { inherited, join: &self.join },
             },
         );
         let start = || -> io::Result<_> {

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
@@ -12,18 +11,16 @@ use tokio::process::Child;
 use tokio::runtime::Handle;
 
 use crate::argv::{self, Enter, Kernel, Prelude, Start};
+use crate::cgroup::{self, Bounds, Groups};
 use crate::config::LocalConfig;
 use crate::error::io_error;
 use crate::plan::{self, Layout};
+use crate::spec::{differences, image, inner_ids, path_of};
 use crate::start::{self, Programs, Started, is_held};
 use crate::store::{self, Guard, Phase, Record, Store};
 use crate::tools::Tools;
 use crate::{ident, inherited, parse, teardown};
 
-/// The image that is this machine's own programs.
-const HOST_IMAGE: &str = "host";
-/// The user and group inside, unless the spec says otherwise. Not 0: as user 0, tar wants to give files away and fails.
-const DEFAULT_ID: u32 = 1000;
 /// How many kernel users the sandboxes of root are spread over.
 const USERS: u32 = 65_536;
 
@@ -33,6 +30,7 @@ pub(crate) struct Host {
     pub(crate) config: LocalConfig,
     pub(crate) tools: Tools,
     pub(crate) store: Store,
+    pub(crate) groups: Option<Groups>,
     uid: u32,
     gid: u32,
     /// The caller is the kernel's own user 0, and not only called so in a user namespace.
@@ -84,7 +82,8 @@ impl Host {
         }
         let tools = Tools::find()?;
         let store = Store::open(&config.state_dir, uid)?;
-        Ok(Self { config, tools, store, uid, gid, is_root })
+        let groups = Groups::find(&config.cgroup, is_root, &tools)?;
+        Ok(Self { config, tools, store, groups, uid, gid, is_root })
     }
 
     /// Who the host's programs run as for a sandbox: as root, a user of the range, spread by the nonce.
@@ -176,9 +175,17 @@ impl Host {
             gid: kernel.gid,
             recreated,
             boot: ident::boot_id(),
+            cgroups: Vec::new(),
             identity: None,
         };
+        let (name, bounds) = (format!("sandbox-{}", record.nonce), self.bounds(&spec.hardening));
+        if let Some(groups) = &self.groups {
+            record.cgroups = groups.paths(&name, bounds);
+        }
         guard.write(&record)?;
+        if let Some(groups) = &self.groups {
+            groups.make(&name, bounds).map_err(|e| io_error("cannot make its control groups", e))?;
+        }
         let mounts =
             fs::read("/proc/self/mountinfo").map_err(|e| io_error("cannot read the mounts of this process", e))?;
         let mounts = parse::mountinfo(&mounts)
@@ -196,7 +203,8 @@ impl Host {
         let plan = plan::plan(&layout)?;
         let path = self.store.box_of(&spec.session, &record.nonce);
         start::make_box(&path, &plan, kernel)?;
-        let prelude = Prelude { inherited: inherited::look(), join: &[] };
+        let join = cgroup::join_files(&record.cgroups);
+        let prelude = Prelude { inherited: inherited::look(), join: &join };
         let processes = spec.hardening.pids.value();
         let foreign = image.is_some();
         let detach =
@@ -258,7 +266,20 @@ impl Host {
             let identity = own.filter(|r| r.boot == ident::boot_id()).and_then(|r| r.identity.as_ref());
             teardown::destroy(&path, identity, deadline)?;
         }
-        Ok(())
+        let groups = record.map(|r| r.cgroups.as_slice()).unwrap_or_default();
+        cgroup::remove(groups, deadline).map_err(|e| io_error("cannot remove its control groups", e))
+    }
+
+    /// What can be bounded of what is wanted. What must be and cannot has been refused before.
+    fn bounds(&self, hardening: &Hardening) -> Bounds {
+        let Some(groups) = &self.groups else { return Bounds::default() };
+        Bounds {
+            memory: hardening.memory_bytes.value().filter(|_| groups.bounds_memory()),
+            cpu_millis: hardening
+                .cpu_millis
+                .value()
+                .filter(|millis| groups.bounds_cpu() && !cgroup::machine_bounds_cpu(*millis)),
+        }
     }
 
     /// Whether a sandbox that ran still does.
@@ -267,7 +288,13 @@ impl Host {
         if record.boot != ident::boot_id() {
             return Ok(State::Dead(Recreated::new(Death::NodeLost, "this machine was restarted")));
         }
-        let ended = Recreated::new(Death::Ended, "its first process ended");
+        let ended = match cgroup::was_out_of_memory(&record.cgroups) {
+            true => Recreated::new(
+                Death::OomKilled,
+                "its first process ended, after processes were killed for their memory",
+            ),
+            false => Recreated::new(Death::Ended, "its first process ended"),
+        };
         let Some(identity) = &record.identity else { return Ok(State::Dead(ended)) };
         let held = is_held(&self.store.box_of(&record.spec.session, &record.nonce)).map_err(unseen)?;
         if held && identity.lives().map_err(unseen)? { Ok(State::Alive) } else { Ok(State::Dead(ended)) }
@@ -290,69 +317,6 @@ impl Host {
 /// Whether `uid` is the user that the kernel's own files belong to, by whatever number it is known in this user namespace.
 fn is_kernel_root(uid: u32) -> std::io::Result<bool> {
     Ok(fs::metadata("/proc/sys/kernel/ostype")?.uid() == uid)
-}
-
-/// What differs between the spec of a sandbox and the one that is asked for, of what is compared.
-fn differences(is: &Spec, wanted: &Spec) -> String {
-    let mut out = Vec::new();
-    if is.image != wanted.image {
-        out.push(format!("image is {}, not {}", is.image, wanted.image));
-    }
-    if is.workdir != wanted.workdir {
-        out.push(format!("workdir is {}, not {}", is.workdir, wanted.workdir));
-    }
-    if is.networking.name() != wanted.networking.name() {
-        out.push(format!("networking is {}, not {}", is.networking.name(), wanted.networking.name()));
-    }
-    out.join("; ")
-}
-
-/// The user and group inside. One of each exists there, and neither is 0.
-fn inner_ids(hardening: &Hardening) -> Result<(u32, u32), Error> {
-    let refuse = |what: String| Err(Error::new(ErrorKind::Unsupported).because(what));
-    let uid = hardening.run_as_user.unwrap_or(DEFAULT_ID);
-    let gid = hardening.run_as_group.or(hardening.fs_group).unwrap_or(match hardening.run_as_user {
-        Some(uid) => uid,
-        None => DEFAULT_ID,
-    });
-    for (field, id) in [("run_as_user", uid), ("run_as_group", gid)] {
-        if id == 0 {
-            return refuse(format!("hardening {field} 0: a local sandbox has no user or group 0"));
-        }
-    }
-    match hardening.fs_group {
-        Some(group) if group != gid => refuse(format!(
-            "hardening fs_group {group}: a local sandbox has one group, and run_as_group makes it {gid}"
-        )),
-        _ => Ok((uid, gid)),
-    }
-}
-
-/// The directory of an image; `None` for this machine's own programs.
-fn image(image: &str) -> Result<Option<PathBuf>, Error> {
-    if image == HOST_IMAGE {
-        return Ok(None);
-    }
-    if !image.starts_with('/') {
-        return Err(Error::new(ErrorKind::InvalidSpec).because(format!(
-            "image {image}: a local sandbox has the image {HOST_IMAGE}, or the absolute path of a directory with a root file system"
-        )));
-    }
-    let unreadable = |e: std::io::Error| {
-        let kind =
-            if e.kind() == std::io::ErrorKind::PermissionDenied { ErrorKind::Forbidden } else { ErrorKind::ImagePull };
-        Error::new(kind).because(format!("image {image}: {e}"))
-    };
-    let real = fs::canonicalize(image).map_err(unreadable)?;
-    if real == Path::new("/") || !fs::metadata(&real).map_err(unreadable)?.is_dir() {
-        return Err(Error::new(ErrorKind::InvalidSpec)
-            .because(format!("image {image}: it must be a directory other than this machine's own root")));
-    }
-    Ok(Some(real))
-}
-
-fn path_of(bytes: &[u8]) -> &Path {
-    <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(bytes).as_ref()
 }
 
 /// Whether a sandbox has the shell that everything inside goes through, links resolved as they are inside.

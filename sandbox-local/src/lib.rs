@@ -3,6 +3,7 @@
 
 mod argv;
 mod carrier;
+mod cgroup;
 mod config;
 mod error;
 mod fstab;
@@ -15,6 +16,7 @@ mod probe;
 mod provider;
 mod remove;
 mod spawn;
+mod spec;
 mod start;
 mod store;
 mod teardown;

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::carrier::LocalCarrier;
+use crate::cgroup::Groups;
 use crate::config::LocalConfig;
 use crate::host::{Host, Made, Provisioned, State};
 use crate::probe;
@@ -172,6 +173,8 @@ impl Provider for Local {
         capabilities.networking_limited = true;
         capabilities.networking_none = true;
         capabilities.pids_limit = true;
+        capabilities.memory_limit = self.host.groups.as_ref().is_some_and(Groups::bounds_memory);
+        capabilities.cpu_limit = self.host.groups.as_ref().is_some_and(Groups::bounds_cpu);
         capabilities.cap_drop = true;
         capabilities.read_only_root = true;
         capabilities.run_as_user = true;

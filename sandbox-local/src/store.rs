@@ -48,6 +48,8 @@ pub(crate) struct Record {
     pub(crate) recreated: Option<Recreated>,
     /// The run of the machine that it belongs to.
     pub(crate) boot: String,
+    /// Its control groups.
+    pub(crate) cgroups: Vec<PathBuf>,
     /// Known once it runs.
     pub(crate) identity: Option<Identity>,
 }
@@ -285,6 +287,7 @@ mod tests {
             gid: 2,
             recreated: None,
             boot: "b".into(),
+            cgroups: Vec::new(),
             identity: None,
         }
     }

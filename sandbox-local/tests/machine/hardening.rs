@@ -1,5 +1,7 @@
 //! Hardening that a spec asks for.
 
+use std::fs;
+
 use sandbox::{CapDrop, ErrorKind, Hardening, Limit, Provider, SandboxExt as _};
 
 use crate::bed::{Bed, Needs, Trial, ok, path, sh, spec};
@@ -9,6 +11,8 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("hardening::run_as", Needs::Nothing, run_as),
     ("hardening::what_cannot_be_is_refused", Needs::Nothing, what_cannot_be_is_refused),
     ("hardening::pids", Needs::Nothing, pids),
+    ("hardening::memory", Needs::Nothing, memory),
+    ("hardening::processor_time", Needs::Nothing, processor_time),
     ("hardening::no_capability_at_all", Needs::Nothing, no_capability_at_all),
 ];
 
@@ -95,4 +99,54 @@ fn no_capability_at_all(bed: &Bed) {
             assert_ne!(sh(&s, "touch f && chown 0 f").await.exit_code, 0);
         });
     }
+}
+
+fn memory(bed: &Bed) {
+    let spec = hardened(|h| h.memory_bytes = Limit::Required(64 << 20));
+    if !bed.provider().capabilities().memory_limit {
+        return assert_unsupported(bed, &spec);
+    }
+    bed.with(&spec, |s| async move {
+        let said = sh(&s, "head -c 300M /dev/zero | tail > /dev/null").await;
+        assert_ne!(said.exit_code, 0, "{said:?}");
+        assert_eq!(ok(&s, "head -c 8M /dev/zero | tail -c 1 | wc -c").await, "1\n");
+    });
+    groups_come_and_go(bed, &spec);
+}
+
+fn groups_come_and_go(bed: &Bed, spec: &sandbox::Spec) {
+    let groups = bed.with(spec, |s| async move {
+        ok(&s, "true").await;
+        let record: serde_json::Value = serde_json::from_slice(&fs::read(bed.state.join("a/record")).unwrap()).unwrap();
+        record["cgroups"].as_array().unwrap().iter().map(|g| g.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    });
+    assert_eq!(groups.len(), 1);
+    assert!(groups.iter().all(|g| !std::path::Path::new(g).exists()), "{groups:?}");
+}
+
+fn processor_time(bed: &Bed) {
+    let spec = hardened(|h| h.cpu_millis = Limit::Required(200));
+    if !bed.provider().capabilities().cpu_limit {
+        return assert_unsupported(bed, &spec);
+    }
+    bed.with(&spec, |s| async move {
+        let loops =
+            "timeout 2 bash -c 'for ((;;)); do :; done' & timeout 2 bash -c 'for ((;;)); do :; done'; wait; times";
+        let said = ok(&s, loops).await;
+        let spent: f64 = said.lines().nth(1).unwrap().split(' ').map(seconds).sum();
+        assert!(spent < 1.0, "{said}");
+    });
+    groups_come_and_go(bed, &spec);
+}
+
+/// `0m1.234s`.
+fn seconds(text: &str) -> f64 {
+    let (minutes, seconds) = text.trim_end_matches('s').split_once('m').unwrap();
+    minutes.parse::<f64>().unwrap() * 60.0 + seconds.parse::<f64>().unwrap()
+}
+
+fn assert_unsupported(bed: &Bed, spec: &sandbox::Spec) {
+    let error = bed.block(async { bed.provider().provision(spec).await }).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(!bed.state.join("a").exists(), "nothing is made");
 }
