@@ -5,6 +5,7 @@ mod exec;
 mod export;
 mod hardening;
 mod hostile;
+mod lifetime;
 mod limits;
 mod networking;
 mod provider;
@@ -24,7 +25,7 @@ type B = Arc<Bed>;
 
 /// Every case of the suite.
 pub fn cases() -> Vec<Case> {
-    let core = [exec::cases(), limits::cases(), provider::cases()].concat();
+    let core = [exec::cases(), limits::cases(), provider::cases(), lifetime::cases()].concat();
     let files = [read::cases(), write::cases(), batch::cases(), export::cases()].concat();
     let rest = [spawn::cases(), networking::cases(), hardening::cases(), hostile::cases()].concat();
     [core, files, rest].concat()

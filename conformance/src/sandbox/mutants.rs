@@ -14,6 +14,7 @@
 //! # }
 //! ```
 
+mod bulk;
 mod exec;
 mod files;
 mod hooks;
@@ -83,6 +84,7 @@ pub fn mutants() -> Vec<Mutant> {
     all.extend(limits::mutants());
     all.extend(provider::mutants());
     all.extend(files::mutants());
+    all.extend(bulk::mutants());
     all.extend(spawn::mutants());
     all.extend(hostile::mutants());
     all

@@ -148,13 +148,9 @@ async fn capture(
         _ = eof.wait_for(|closed| *closed) => true,
         _ = ended.wait_for(|ended| *ended) => false,
     };
-    // What the command wrote is in the pipe by now: read until nothing more comes.
-    let mut before = u64::MAX;
-    while !early && before != kept.lock().unwrap().1 {
-        before = kept.lock().unwrap().1;
-        if tokio::time::timeout(Duration::from_millis(200), eof.wait_for(|closed| *closed)).await.is_ok() {
-            break;
-        }
+    if !early {
+        // What the command wrote is in the pipe by now, and read in no time; others may go on printing for ever.
+        let _ = tokio::time::timeout(Duration::from_millis(250), eof.wait_for(|closed| *closed)).await;
     }
     let kept = kept.lock().unwrap();
     Output::new(kept.0.clone(), kept.1)

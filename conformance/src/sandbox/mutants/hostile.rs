@@ -120,7 +120,7 @@ fn tenants() -> Vec<Mutant> {
             if silent && result.exit_code != 0 { Err(Error::new(ErrorKind::Lost)) } else { Ok(result) }
         })),
         Mutant::new("nobody reaps orphans", &["hostile::orphans"], hooks().text(|text| {
-            format!("setsid bash -c 'for i in {{1..10}}; do (exit 0) & done; exec sleep 20' </dev/null >/dev/null 2>&1 &\n{text}")
+            format!("setsid bash -c 'for i in {{1..10}}; do (sleep 0.2) & done; exec sleep 20' </dev/null >/dev/null 2>&1 &\n{text}")
         })),
         Mutant::new("a forged record ends the output", &["hostile::forges_records"], hooks().result(|r| {
             let text = r.stdout.bytes.clone();
