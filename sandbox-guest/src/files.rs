@@ -1,6 +1,6 @@
 //! File operations: requests, answers, and the bytes between them.
 
-mod answer;
+pub(crate) mod answer;
 mod bulk;
 mod read;
 mod tar;

@@ -79,6 +79,10 @@ mod config;
 mod control;
 mod exec;
 mod files;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+#[allow(missing_docs, unreachable_pub, reason = "for the fuzzer")]
+pub mod fuzzing;
 mod guest;
 mod pool;
 mod quote;

@@ -20,9 +20,14 @@ pub(crate) struct Nonce([u8; NONCE]);
 
 impl Nonce {
     pub(crate) fn new() -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut bits = [0u8; NONCE / 2];
         getrandom::fill(&mut bits).expect("the operating system has a source of randomness");
+        Self::from_bits(bits)
+    }
+
+    /// A nonce that is none: anybody who has the bits can say it.
+    pub(crate) fn from_bits(bits: [u8; NONCE / 2]) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut hex = [0u8; NONCE];
         for (i, byte) in bits.iter().enumerate() {
             hex[2 * i] = DIGITS[usize::from(byte >> 4)];

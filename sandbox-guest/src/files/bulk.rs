@@ -170,6 +170,7 @@ async fn deliver(inner: &Arc<Inner>, members: &[Member]) -> Result<Option<usize>
     let stage = format!("/.sbx-write-{}/", &token.as_str()[..16]);
     let request = |nonce: Nonce| manifest(nonce, token, members);
     let untouched = |e: Error| e.with_effect(Effect::None);
+    let unknown = |e: Error| e.with_effect(Effect::Unknown);
     let begun = Transfer::begin(inner, Part::Bulk, GiveUp::CleanUp, &[], request).await;
     let mut transfer = begun.map_err(untouched)?;
     let mut record = transfer.next_record().await.map_err(untouched)?;
@@ -177,9 +178,10 @@ async fn deliver(inner: &Arc<Inner>, members: &[Member]) -> Result<Option<usize>
         let count = std::str::from_utf8(&record.payload).ok().and_then(|n| n.parse().ok());
         let some = count.and_then(|n: usize| members.get(..n));
         let some = some.ok_or_else(|| Error::new(ErrorKind::Protocol).because("a count of members that is none"))?;
-        record = match send_archive(&mut transfer, stage.as_bytes(), some).await? {
-            Some(record) => record,
-            None => transfer.next_record().await.map_err(|e| e.with_effect(Effect::Unknown))?,
+        record = match send_archive(&mut transfer, stage.as_bytes(), some).await {
+            Ok(Some(record)) => record,
+            Ok(None) => transfer.next_record().await.map_err(unknown)?,
+            Err(e) => return Err(unknown(e)),
         };
     }
     let answer = Answer::parse(&record)?;

@@ -1,11 +1,12 @@
 //! A request that has a stream for itself, and who cleans up when it is dropped.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox::{Effect, Error, ErrorKind};
 use tokio::io::AsyncWriteExt;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::control::Who;
 use crate::guest::Inner;
@@ -50,15 +51,15 @@ impl Transfer {
         content: &[u8],
         request: impl Fn(Nonce) -> Vec<u8>,
     ) -> Result<Self, Error> {
-        const TRIES: usize = 70;
-        let mut broken = None;
-        for _ in 0..TRIES {
+        // Every stream that is idle can turn out dead; one more is fresh.
+        let mut tries = inner.config.max_streams + 1;
+        loop {
             let mut lease = inner.pool.acquire().await?;
             let nonce = Nonce::new();
             lease.stream.out.scanner.expect(nonce);
             lease.stream.err.scanner.expect(nonce);
             let mut text = Vec::new();
-            for part in [Part::Files, part] {
+            for &part in part.with_needs() {
                 if !lease.stream.parts.contains(&part) {
                     text.extend_from_slice(scripts::part(part).as_bytes());
                     lease.stream.parts.push(part);
@@ -76,18 +77,18 @@ impl Transfer {
                 Self { inner: Arc::clone(inner), lease: Some(lease), give_up, waited: Duration::ZERO, received: 0 };
             match transfer.send_all(&bytes).await {
                 Ok(()) => return Ok(transfer),
-                Err(e) if e.kind() == ErrorKind::Lost => {
+                Err(Unsent::Broken(e)) => {
                     transfer.lease = None;
-                    broken = Some(e);
+                    tries -= 1;
+                    if tries == 0 {
+                        let error =
+                            Error::new(ErrorKind::Lost).because("every stream broke before the request was sent");
+                        return Err(error.caused_by(e));
+                    }
                 }
-                Err(e) => return Err(e),
+                Err(Unsent::Other(e)) => return Err(e),
             }
         }
-        let error = Error::new(ErrorKind::Lost).because("every stream broke before the request was sent");
-        Err(match broken {
-            Some(e) => error.caused_by(e),
-            None => error,
-        })
     }
 
     fn stream(&mut self) -> &mut Stream {
@@ -95,20 +96,23 @@ impl Transfer {
     }
 
     /// Sends all, however long it takes while there is progress.
-    async fn send_all(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+    async fn send_all(&mut self, mut bytes: &[u8]) -> Result<(), Unsent> {
         let quiet = self.inner.config.inactivity;
         let stdin = &mut self.stream().stdin;
-        let mut sending = async || {
-            while !bytes.is_empty() {
-                let n = tokio::time::timeout(quiet, stdin.write(bytes)).await.map_err(|_| stalled(quiet))??;
-                if n == 0 {
-                    return Err(std::io::ErrorKind::WriteZero.into());
-                }
-                bytes = &bytes[n..];
+        while !bytes.is_empty() {
+            match timeout(quiet, stdin.write(bytes)).await {
+                Ok(Ok(0)) => return Err(Unsent::Broken(io::ErrorKind::WriteZero.into())),
+                Ok(Ok(n)) => bytes = &bytes[n..],
+                Ok(Err(e)) => return Err(Unsent::Broken(e)),
+                Err(_) => return Err(Unsent::Other(untaken(quiet))),
             }
-            tokio::time::timeout(quiet, stdin.flush()).await.map_err(|_| stalled(quiet))?
-        };
-        sending().await.map_err(|e: std::io::Error| refused(e, quiet))
+        }
+        match timeout(quiet, stdin.flush()).await {
+            Ok(Ok(())) => Ok(()),
+            // It may have all of it.
+            Ok(Err(e)) => Err(Unsent::Other(lost("the stream broke behind the request").caused_by(e))),
+            Err(_) => Err(Unsent::Other(untaken(quiet).with_effect(Effect::Unknown))),
+        }
     }
 
     /// Sends content, unless the shell answers in the middle of it.
@@ -131,14 +135,14 @@ impl Transfer {
                     Ok(_) => return self.next_record().await.map(Some),
                     Err(e) => return self.next_record().await.map(Some).map_err(|lost| lost.caused_by(e)),
                 },
-                () = tokio::time::sleep(quiet) => return Err(refused(stalled(quiet), quiet)),
+                () = tokio::time::sleep(quiet) => return Err(untaken(quiet)),
             }
         }
         let stdin = &mut self.stream().stdin;
-        match tokio::time::timeout(quiet, stdin.flush()).await {
+        match timeout(quiet, stdin.flush()).await {
             Ok(Ok(())) => Ok(None),
             Ok(Err(e)) => self.next_record().await.map(Some).map_err(|lost| lost.caused_by(e)),
-            Err(_) => Err(refused(stalled(quiet), quiet)),
+            Err(_) => Err(untaken(quiet)),
         }
     }
 
@@ -246,14 +250,13 @@ fn check_noise(noise: usize) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Protocol).with_effect(Effect::Unknown).because("endless output before a record"))
 }
 
-fn stalled(quiet: Duration) -> std::io::Error {
-    std::io::Error::new(std::io::ErrorKind::TimedOut, format!("nothing was taken within {quiet:?}"))
+/// Why a request was not sent.
+enum Unsent {
+    /// The stream broke before it had all of it.
+    Broken(io::Error),
+    Other(Error),
 }
 
-/// What was sent was not taken whole.
-fn refused(error: std::io::Error, quiet: Duration) -> Error {
-    if error.kind() == std::io::ErrorKind::TimedOut {
-        return Error::new(ErrorKind::DeadlineExceeded).because(format!("the sandbox took nothing within {quiet:?}"));
-    }
-    lost("the sandbox did not take the request").caused_by(error)
+fn untaken(quiet: Duration) -> Error {
+    Error::new(ErrorKind::DeadlineExceeded).because(format!("the sandbox took nothing within {quiet:?}"))
 }
