@@ -395,8 +395,18 @@ async fn silence_ends_a_download() {
     let error = provider.download(&session(), &root, here.path().join("out"), options).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::DeadlineExceeded, Effect::None));
     only_outside_is_left(here.path());
-    // A dropped download removes what it has begun.
+    // What is refused is refused at once, however silent the rest is.
+    let refused = Bytes::from(Tar::default().dir("top").file("../x", "x").0);
+    let silent = FakeProvider(move || {
+        let head = futures::stream::iter([Ok(refused.clone())]);
+        ByteStream::new(futures::StreamExt::chain(head, futures::stream::pending()))
+    });
     let session = session();
+    let download = silent.download(&session, &root, here.path().join("out"), DownloadOptions::default());
+    let error = tokio::time::timeout(Duration::from_secs(20), download).await.expect("at once").unwrap_err();
+    assert_eq!(Refused::of(&error).unwrap().rule, Rule::ParentName);
+    only_outside_is_left(here.path());
+    // A dropped download removes what it has begun.
     let download = provider.download(&session, &root, here.path().join("out"), DownloadOptions::default());
     assert!(tokio::time::timeout(Duration::from_millis(50), download).await.is_err());
     let mut left = usize::MAX;

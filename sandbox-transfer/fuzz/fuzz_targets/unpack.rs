@@ -57,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
     let result = unpack(&archive[..], &root, &target, options);
     let made = usize::from(target.symlink_metadata().is_ok());
     assert_eq!(count(&inside), made, "something lies beside the target");
-    assert!(result.is_err() || made == 1 || result.is_ok_and(|report| report.left_out_total > 0));
+    assert!(result.is_err() || made == 1, "a success without a target");
     assert_eq!((count(PLACE.path()), count(&PLACE.path().join("outside"))), (2, 0));
     if target.is_dir() {
         std::fs::remove_dir_all(&target).expect("it can be removed");

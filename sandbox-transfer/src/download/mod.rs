@@ -9,8 +9,10 @@ use std::fmt;
 use std::future::Future;
 use std::io::Read;
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use sandbox::{Effect, Error, ErrorKind, ExportStream, Provider, SandboxPath, SessionId};
 use tokio::sync::mpsc;
 
@@ -35,7 +37,8 @@ pub trait ProviderTransferExt: Provider {
     ///   fresh directory beside it, and renamed once the archive has ended properly and the export's own verdict is good.
     /// - Memory is bounded, however large the archive or its names are.
     ///
-    /// Dropping the future ends the export; what is half unpacked is removed a moment later.
+    /// Dropping the future ends the export; what is half unpacked is removed a moment later. A sandbox can be as slow as it likes
+    /// without being silent: bound the whole, where that matters, by a timeout around the call.
     ///
     /// # Errors
     ///
@@ -95,6 +98,8 @@ async fn run(
         .unwrap_or_else(|e| Err(Error::new(ErrorKind::Other).because("the unpacking ended early").caused_by(e)));
     match (verdict, unpacked) {
         (Ok(()), unpacked) => unpacked,
+        // It failed by itself before the stream did.
+        (Err(_), Err(own)) if own.kind() != ErrorKind::Lost => Err(own),
         // The disk's side only knows that the bytes stopped; what it left is still its own word.
         (Err(failure), Err(left)) => Err(match (left.effect(), left.reason()) {
             (Effect::None, _) | (_, None) => failure.with_effect(Effect::None),
@@ -110,16 +115,18 @@ async fn run(
 /// Hands the stream over piece by piece, and its end only where that is verified.
 async fn pump(mut stream: ExportStream, pieces: mpsc::Sender<Piece>, silence: Duration) -> Result<(), Error> {
     loop {
-        let piece = match tokio::time::timeout(silence, stream.next()).await {
-            Err(_) => {
+        let next = pin!(tokio::time::timeout(silence, stream.next()));
+        let piece = match select(pin!(pieces.closed()), next).await {
+            // Nobody there: the unpacking has failed, and says why.
+            Either::Left(_) => return Ok(()),
+            Either::Right((Err(_), _)) => {
                 return Err(Error::new(ErrorKind::DeadlineExceeded).because(format!("nothing came for {silence:?}")));
             }
-            Ok(None) => {
-                // Nobody there: the unpacking has failed, and says why.
+            Either::Right((Ok(None), _)) => {
                 let _ = pieces.send(Piece::End).await;
                 return Ok(());
             }
-            Ok(Some(piece)) => piece?,
+            Either::Right((Ok(Some(piece)), _)) => piece?,
         };
         if pieces.send(Piece::Data(piece)).await.is_err() {
             return Ok(());
