@@ -72,7 +72,7 @@ mkdir -p "$R"/{usr,etc,dev/shm,proc,tmp,mnt,run,old} "$R$W"
 for d in tmp dev/shm; do chmod 1777 "$R/$d"; done
 mount --bind /usr "$R/usr"
 mount -o remount,bind,ro "$R/usr"
-for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -a "/$l" "$R/"; done
+for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -P "/$l" "$R/"; done
 cp /etc/{passwd,group,ld.so.cache} "$R/etc/" 2>/dev/null || true
 for f in /etc/hosts /dev/null /dev/zero /dev/full /dev/random /dev/urandom; do touch "$R$f"; mount --bind "$f" "$R$f"; done
 ln -s /proc/self/fd "$R/dev/fd"
