@@ -183,13 +183,17 @@ async fn reap_whoever_made_it(bed: B) -> Outcome {
 
 async fn reap_against_exec(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let runs = (0..8).map(|_| sandbox.inner.exec(ExecRequest::shell("sleep 300")));
+    let mark = mark();
+    let runs = (0..8).map(|_| sandbox.inner.exec(ExecRequest::shell(format!("sleep {mark}"))));
     let reap = async {
-        tokio::time::sleep(millis(300)).await;
+        // One that has not begun fails too, but then its effect is known.
+        while sandbox.marked(&mark).await? < 8 {
+            tokio::time::sleep(millis(50)).await;
+        }
         bed.reap(&bed.session).await
     };
     let both = futures::future::join(futures::future::join_all(runs), reap);
-    let (results, reaped) = within("running commands to end when their sandbox is reaped", secs(20), both).await?;
+    let (results, reaped) = within("running commands to end when their sandbox is reaped", secs(60), both).await?;
     reaped?;
     for result in results {
         let error = match result {
