@@ -13,8 +13,8 @@ const REMOVE_DEPTH: usize = 260;
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW).union(OFlags::NOCTTY);
 
+/// The permission bits of `bits`, without set-user-id, set-group-id and the sticky bit.
 pub(crate) fn mode(bits: u32) -> Mode {
-    // Permission bits only, so that no wider type loses anything.
     Mode::from_raw_mode((bits & 0o777) as RawMode)
 }
 

@@ -239,6 +239,13 @@ async fn an_archive_ends_properly_or_leaves_nothing() {
             assert_eq!(error.kind(), ErrorKind::ArchiveRefused, "{what}: {error}");
             assert_eq!(error.effect(), Effect::None, "{what}");
             only_outside_is_left(here.path());
+            // In place, what is there is whole.
+            let options = DownloadOptions::default().on_refusal(refusal).in_place();
+            let error = download(bytes.clone(), here.path(), options).await.expect_err(&what);
+            let a = std::fs::read(here.path().join("out/a")).unwrap_or_else(|_| vec![7; 3000]);
+            assert!(a == [7; 3000], "{what}: half a file");
+            let there = here.path().join("out").exists();
+            assert_eq!(error.effect(), if there { Effect::Partial } else { Effect::None }, "{what}");
         }
     }
     let here = place();
@@ -339,6 +346,8 @@ async fn endless_streams_end() {
     assert_eq!(bound(&endless(open(EntryType::Regular, 2 << 30), zeros.clone(), few).await), Bound::Bytes);
     assert_eq!(bound(&endless(open(EntryType::Char, 2 << 30), zeros.clone(), few).await), Bound::Bytes);
     for kind in [EntryType::XHeader, EntryType::GNULongName, EntryType::GNULongLink] {
+        let first = Tar::header(kind, b"top", 7 << 30, 0o644).as_bytes().to_vec();
+        assert_eq!(bound(&endless(first, zeros.clone(), few).await), Bound::HeaderBytes, "{kind:?}");
         assert_eq!(bound(&endless(open(kind, 7 << 30), zeros.clone(), few).await), Bound::HeaderBytes, "{kind:?}");
         assert_eq!(bound(&endless(open(kind, 40 << 10), zeros.clone(), few).await), Bound::HeaderBytes, "{kind:?}");
     }

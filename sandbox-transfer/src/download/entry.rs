@@ -27,7 +27,7 @@ pub(super) fn classify<R: Read>(entry: &mut Entry<'_, R>, links: bool, depth: Op
         _ => return Err(Rule::UnknownKind),
     }
     extensions(entry)?;
-    let mode = entry.header().mode().map_err(|_| Rule::Malformed)? & 0o777;
+    let mode = entry.header().mode().map_err(|_| Rule::Malformed)?;
     if kind == EntryType::Regular {
         return Ok(Kind::File { mode });
     }
