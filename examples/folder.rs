@@ -1,0 +1,44 @@
+//! An agent's step: a folder goes into a sandbox, an untrusted build runs there against a deadline, the result comes out again.
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use std::error::Error;
+use std::time::Duration;
+
+use sandbox::{ExecRequest, Provider, SandboxPath, SessionId, Spec};
+use sandbox_local::{LocalConfig, LocalProvider};
+use sandbox_transfer::{DownloadOptions, Limits, ProviderTransferExt, SandboxTransferExt, UploadOptions};
+
+const BUILD: &str = "mkdir out && tr a-z A-Z < notes.txt > out/notes.txt && wc -c < notes.txt > out/size";
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let here = tempfile::tempdir()?;
+    let project = here.path().join("project");
+    std::fs::create_dir_all(project.join("cache"))?;
+    std::fs::write(project.join("notes.txt"), "made in a sandbox\n")?;
+    std::os::unix::fs::symlink("/etc/passwd", project.join("elsewhere"))?;
+
+    let provider = LocalProvider::new(LocalConfig::default())?;
+    let spec = Spec::new(SessionId::generate(), "host");
+    let sandbox = provider.provision(&spec).await?;
+    let inside = SandboxPath::new("/workspace/project")?;
+
+    let options = UploadOptions::default().with_filter(|item| !item.path.ends_with("cache"));
+    let sent = sandbox.upload_dir(&project, &inside, options).await?;
+    println!("in: {} files, {} bytes; {} filtered", sent.files, sent.bytes, sent.filtered);
+    for refused in &sent.left_out {
+        println!("not sent: {refused}");
+    }
+
+    let build = ExecRequest::shell(BUILD).with_workdir(inside.clone()).with_limit(Duration::from_secs(10));
+    let result = sandbox.exec(build).await?;
+    println!("build: code {}, timed out: {}", result.exit_code, result.timed_out);
+
+    let limits = Limits::default().with_entries(100).with_bytes(1 << 20);
+    let target = here.path().join("result");
+    let options = DownloadOptions::default().with_limits(limits).with_progress(|p| println!("out: {} bytes", p.bytes));
+    let got = provider.download(&spec.session, &inside.join("out")?, &target, options).await?;
+    println!("out: {} files: {}", got.files, std::fs::read_to_string(target.join("notes.txt"))?.trim());
+    provider.reap(&spec.session).await?;
+    Ok(())
+}
