@@ -59,6 +59,47 @@ async fn small_contents_of_every_byte() {
 }
 
 #[tokio::test]
+async fn over_sockets_and_to_the_longest_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare { sockets: true, ..Bare::default() }.guest(dir.path());
+    let mut path = dir.path().to_owned();
+    while path.as_os_str().len() + 256 < 4095 {
+        path.push("d".repeat(255));
+    }
+    path.push("f".repeat(4095 - path.as_os_str().len() - 1));
+    for size in [10, 5000, 1 << 20] {
+        write(&guest, &path, &filler(size)).await.unwrap();
+        assert!(read(&guest, &path).await.unwrap() == filler(size));
+    }
+    let files = (0..5).map(|i| FileWrite::bytes(at(&path.with_file_name(format!("{i}"))), "x"));
+    within(guest.write_many(sandbox::FileBatch::new(files))).await.unwrap();
+    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 6);
+}
+
+#[tokio::test]
+async fn directly_below_the_root() {
+    let dir = tempfile::tempdir().unwrap();
+    // A root of its own, with this machine's tools.
+    let script = "mount -t tmpfs t \"$1\" && cd \"$1\" && shift && for d in bin sbin usr lib lib64 proc dev; do
+        if [[ -L /$d ]]; then cp -a /$d .; elif [[ -d /$d ]]; then mkdir $d && mount --rbind /$d $d; fi || exit; done; PATH=$PATH:/usr/sbin:/sbin exec chroot . \"$@\"";
+    let words = ["unshare", "-Urm", "bash", "-c", script, "bash", dir.path().to_str().unwrap()];
+    let (guest, _) = Bare { through: words.map(str::to_owned).to_vec(), ..Bare::default() }.guest(Path::new("/usr"));
+    for size in [10usize, 100_000] {
+        write(&guest, Path::new("/file"), &filler(size)).await.unwrap();
+        assert!(read(&guest, Path::new("/file")).await.unwrap() == filler(size));
+    }
+    assert_eq!(write(&guest, Path::new("/proc"), b"x").await.unwrap_err().kind(), ErrorKind::IsDirectory);
+    assert_eq!(read(&guest, Path::new("/none")).await.unwrap_err().kind(), ErrorKind::FileNotFound);
+    let files = (0..5).map(|i| FileWrite::bytes(at(Path::new(&format!("/{i}"))), "x"));
+    within(guest.write_many(sandbox::FileBatch::new(files))).await.unwrap();
+    assert_eq!(read(&guest, Path::new("/4")).await.unwrap(), b"x");
+    let archive = within(async { guest.export(&at(Path::new("/file"))).await.unwrap().finish().await }).await;
+    assert!(archive.unwrap() > 100_000);
+    let list = guest.exec(sandbox::ExecRequest::shell("ls -A /")).await.unwrap().stdout;
+    assert!(!String::from_utf8_lossy(&list.bytes).contains(".sbx-write"), "{list:?}");
+}
+
+#[tokio::test]
 async fn a_command_inherits_nothing_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let (guest, _) = Bare::default().guest(dir.path());

@@ -44,7 +44,7 @@ fn push_header(out: &mut Vec<u8>, name: &[u8], size: usize, mode: u32, kind: u8)
     out.extend_from_slice(&header);
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;

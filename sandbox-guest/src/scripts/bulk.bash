@@ -8,7 +8,7 @@
 # many have landed.
 __sbx_bulk() {
     local nonce=$1 stage=.sbx-write-$2 dirs=("${@:5:$3}") count=$4 members line
-    local i d used=() made=() staged=() state=() real=() old=() landed=0
+    local i d used=() made=() staged=() state=() real=() odd=() tail=() landed=0
     shift $((4 + $3))
     members=("$@")
     if ! (PATH=$__sbx_tools && type -P tar >/dev/null); then
@@ -23,7 +23,9 @@ __sbx_bulk() {
     if ((count)); then
         __sbx_say "$nonce" G "$count"
         IFS= read -r line
+        shopt -s dotglob nullglob
         [[ $line =~ ^[0-9]{1,15}$ ]] && __sbx_unpack "$line" && __sbx_modes && __sbx_land
+        shopt -u dotglob nullglob
     fi
     cd /
     ((${#staged[@]})) && __sbx_each rm -rf -- "${staged[@]}"
@@ -32,6 +34,7 @@ __sbx_bulk() {
 }
 
 # __sbx_each NAME [OPTION...] -- FILE...: runs a tool over many files, as few times as the length of a command line allows.
+# What is in tail comes last each time.
 __sbx_each() {
     local tool=() some=() size=0 code=0 all=''
     while [[ $1 != -- ]]; do
@@ -39,12 +42,18 @@ __sbx_each() {
         shift
     done
     shift
+    all=$*
+    if ((${#all} + 9 * $# < 100000)); then
+        __sbx_do "${tool[@]}" -- "$@" "${tail[@]}"
+        return
+    fi
+    all=
     while (($#)); do
         some+=("$1")
         ((size += ${#1} + 9))
         shift
-        if ((size > 60000 || $# == 0)); then
-            __sbx_do "${tool[@]}" -- "${some[@]}" || code=1
+        if ((size > 90000 || $# == 0)); then
+            __sbx_do "${tool[@]}" -- "${some[@]}" "${tail[@]}" || code=1
             all+=${all:+${__sbx_err:+$'\n'}}$__sbx_err
             some=() size=0
         fi
@@ -72,12 +81,13 @@ __sbx_plain() {
         used+=("$1")
     fi
     ((${#2} <= 255)) || return 1
+    [[ ${members[3 * i + 1]} ]] && odd[i]=${members[3 * i + 1]}
     [[ ${state[$1]} == + ]] || return 0
     if [[ -L $d/$2 || -f $d/$2 ]]; then
         [[ ! -d $d/$2 && (! -k ${d:-/} || -O ${d:-/} || -O $d/$2) ]] || return 1
         if [[ ! -L $d/$2 ]]; then
             __sbx_mounted "${real[$1]}/$2" && return 1
-            [[ ${members[3 * i + 1]} ]] || old[i]=1
+            odd[i]=${odd[i]:-old}
         fi
         return 0
     fi
@@ -108,26 +118,32 @@ __sbx_unpack() {
     )
 }
 
-# Gives each its mode: its own, that of the file it replaces, or 0644. tar alone does not prevail over a default ACL.
+# Gives each its mode: its own, that of the file it replaces, or 0644. tar alone does not prevail over a default ACL. Fails unless
+# all are there.
 __sbx_modes() {
-    local names=() n=0 bits IFS
+    local at names=() n=0 bits IFS
     local -A by=()
-    for ((i = 0; i < count; i++)); do
-        bits=${members[3 * i + 1]:-644}
-        [[ ${old[i]} ]] && names+=("${dirs[members[3 * i]]}/${members[3 * i + 2]}") || by[$bits]+=" $i"
+    for at in "${used[@]}"; do names+=("${dirs[at]}/$stage"/*); done
+    ((${#names[@]} == count)) && __sbx_each chmod 644 -- "${names[@]}" || return 1
+    names=()
+    for i in "${!odd[@]}"; do
+        ((i < count)) || break
+        bits=${odd[i]}
+        [[ $bits == old ]] && names+=("${dirs[members[3 * i]]}/${members[3 * i + 2]}") || by[$bits]+=" $i"
     done
     if ((${#names[@]})); then
         __sbx_each stat -c %a -- "${names[@]}"
-        names=("${!old[@]}")
+        names=()
+        for i in "${!odd[@]}"; do
+            [[ ${odd[i]} == old ]] && ((i < count)) && names+=("$i")
+        done
         IFS=$'\n'
         for bits in $__sbx_err; do
             # One line each, or what was asked about has changed: then not one of these is plain.
             [[ $bits =~ ^[0-7]{1,4}$ ]] || return 1
-            by[$bits]+=" ${names[n]}"
+            [[ $bits == 644 ]] || by[$bits]+=" ${names[n]}"
             ((n += 1))
         done
-        IFS=' '
-        while ((${#names[@]} && names[${#names[@]} - 1] >= count)); do unset 'names[${#names[@]}-1]'; done
         ((n == ${#names[@]})) || return 1
     fi
     IFS=' '
@@ -140,36 +156,17 @@ __sbx_modes() {
 
 # Renames, directory by directory; landed is how many members have their name, counted from the first.
 __sbx_land() {
-    local at names
-    local -A in=()
-    for ((i = 0; i < count; i++)); do
-        [[ -f ${dirs[members[3 * i]]}/$stage/${members[3 * i + 2]} ]] || return
-        in[${members[3 * i]}]+=" $i"
-    done
+    local at names tail=(./)
     for at in "${used[@]}"; do
-        [[ ${in[$at]} ]] || continue
-        names=()
-        for i in ${in[$at]}; do names+=("./$stage/${members[3 * i + 2]}"); done
-        cd -P -- "${dirs[at]:-/}" && __sbx_each_into "${names[@]}" && continue
-        break
+        cd -P -- "${dirs[at]:-/}" || break
+        names=("./$stage"/*)
+        ((${#names[@]} == 0)) || __sbx_each mv -f -- "${names[@]}" || break
+        ((landed += ${#names[@]}))
     done
+    ((landed == count)) && return
+    landed=0
     for ((i = 0; i < count; i++)); do
-        d=${dirs[members[3 * i]]}/$stage/${members[3 * i + 2]}
-        [[ -e $d ]] && break
+        [[ -e ${dirs[members[3 * i]]}/$stage/${members[3 * i + 2]} ]] && break
         ((landed += 1))
-    done
-}
-
-# __sbx_each_into FILE...: moves them into the current directory.
-__sbx_each_into() {
-    local some=() size=0
-    while (($#)); do
-        some+=("$1")
-        ((size += ${#1} + 9))
-        shift
-        if ((size > 60000 || $# == 0)); then
-            __sbx_do mv -f -- "${some[@]}" ./ || return 1
-            some=() size=0
-        fi
     done
 }
