@@ -63,14 +63,32 @@
 //! output or has its marker (the variable `__sbx_exec`) in the environment. If the client vanishes, its far end still kills each
 //! command at its limit.
 //!
+//! # How a file travels
+//!
+//! The scripts for files go to a shell with the first request that needs them. A file that is read comes as a BEGIN record, its bytes, and
+//! an END record that says how many bytes were sent; it is whole only if so many arrived. A file that is written goes into a
+//! temporary file beside its target, whose name (`.sbx-write-` and 16 digits) nobody inside knows beforehand, and gets its own name at the
+//! end. Up to 64 KiB its content travels with the request; more of it goes in announced chunks, so that a source that fails is made up
+//! for with zeros and taken back: the stream stays in step and the target as it was. Many small files go as one archive, which is
+//! unpacked beside the targets and renamed; what is out of the ordinary in it is written singly, so that each failure has its own name.
+//! An export is `tar`'s own output, and whole only if `tar` said so and the archive has its end.
+//!
+//! The shell classifies by its own tests; what tools print is only ever a reason in words. A transfer without progress for
+//! [`GuestConfig::inactivity`] fails. One that is dropped ends inside too, and what was begun is removed; if the whole way into the
+//! sandbox is lost at that moment, a temporary file can stay.
+//!
 //! # What an image needs
 //!
-//! `/bin/bash` (4.4 or later), `/proc`, and `dd`, `cat`, `env` of coreutils or BusyBox in `/usr/sbin:/usr/bin:/sbin:/bin`. Nothing is injected.
+//! `/bin/bash` (4.4 or later), `/proc`, and these tools of coreutils or BusyBox in `/usr/sbin:/usr/bin:/sbin:/bin`: `dd`, `cat` and `env` for
+//! commands, also `stat`, `mkdir`, `chmod`, `mv`, `ln`, `rm` and `rmdir` for files, also `tar` for exports and for writing many files fast.
+//! Nothing is injected.
 //!
 //! # Trust
 //!
 //! All of this runs with the tenant's credentials, in the tenant's reach. A tenant can falsify its own session's answers; it cannot
 //! make a command that ran past its limit look punctual, since the verdict falls on the caller's clock, nor make a call hang or grow.
+//! File operations run the tools of the fixed path with an empty environment; a tenant that can replace those tools can make its own
+//! files lie to it and to you, no more.
 
 mod carrier;
 mod clock;
