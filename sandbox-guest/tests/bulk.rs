@@ -257,3 +257,30 @@ async fn default_acls_do_not_decide() {
         assert_eq!((0..10).map(|i| mode(&d.join(format!("{i}")))).collect::<Vec<_>>(), [0o644; 10], "{what}");
     }
 }
+
+#[tokio::test]
+async fn dropped_at_any_moment_it_leaves_nothing_beside_the_targets() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let (guest, _) = Bare::default().guest(d);
+    guest.warm_up().await.unwrap();
+    for millis in [1, 3, 5, 8, 12, 17, 25, 35, 50, 70, 100, 140] {
+        let files = (0..400).map(|i| file(&d.join(format!("{millis}/{}/{i}", i % 3)), filler(9000)));
+        let work = guest.write_many(FileBatch::new(files));
+        let _ = tokio::time::timeout(std::time::Duration::from_millis(millis), work).await;
+    }
+    // A shell that was let go of may be about to begin.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let mut left = residue(d);
+    for _ in 0..200 {
+        if left.is_empty() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        left = residue(d);
+    }
+    assert_eq!(left, Vec::<PathBuf>::new());
+    for (path, (mode, content)) in tree(d) {
+        assert!(mode == 0o644 && content == filler(9000), "{path:?}");
+    }
+}

@@ -56,8 +56,9 @@ pub fn mode(path: &Path) -> u32 {
 /// What a failed or finished write must not leave anywhere below `dir`.
 pub fn residue(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let entry = entry.unwrap();
+    for entry in std::fs::read_dir(dir).into_iter().flatten() {
+        // What is being removed at this moment is as good as gone.
+        let Ok(entry) = entry else { continue };
         if entry.file_name().as_bytes().starts_with(b".sbx-write-") {
             found.push(entry.path());
         }
