@@ -21,7 +21,6 @@ use crate::error::io_error;
 use crate::host::Host;
 use crate::ident::Identity;
 use crate::inherited;
-use crate::spawn::spawn;
 use crate::store::Record;
 
 /// Enters one sandbox, and never a later one of the same session.
@@ -79,7 +78,8 @@ impl LocalCarrier {
                     fchown(end, Some(self.kernel.uid), Some(self.kernel.gid))?;
                 }
             }
-            let child = spawn(runtime, &argv, Path::new("/"), far.map(Stdio::from), inherited.terminal)?;
+            let child =
+                self.host.spawner.spawn(runtime, &argv, Path::new("/"), far.map(Stdio::from), inherited.terminal)?;
             Ok((child, [to_shell.into(), from_shell.into(), from_errors.into()]))
         };
         start().map_err(|e| io_error("cannot start a shell in the sandbox", e))

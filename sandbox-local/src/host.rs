@@ -15,6 +15,7 @@ use crate::cgroup::{self, Bounds, Groups};
 use crate::config::LocalConfig;
 use crate::error::io_error;
 use crate::plan::{self, Layout};
+use crate::spawn::Spawner;
 use crate::spec::{differences, image, inner_ids, path_of};
 use crate::start::{self, Programs, Started, is_held};
 use crate::store::{self, Guard, Phase, Record, Store};
@@ -31,6 +32,7 @@ pub(crate) struct Host {
     pub(crate) tools: Tools,
     pub(crate) store: Store,
     pub(crate) groups: Option<Groups>,
+    pub(crate) spawner: Spawner,
     uid: u32,
     gid: u32,
     /// The caller is the kernel's own user 0, and not only called so in a user namespace.
@@ -83,7 +85,7 @@ impl Host {
         let tools = Tools::find()?;
         let store = Store::open(&config.state_dir, uid)?;
         let groups = Groups::find(&config.cgroup, is_root, &tools)?;
-        Ok(Self { config, tools, store, groups, uid, gid, is_root })
+        Ok(Self { config, tools, store, groups, spawner: Spawner::new()?, uid, gid, is_root })
     }
 
     /// Who the host's programs run as for a sandbox: as root, a user of the range, spread by the nonce.
@@ -96,11 +98,21 @@ impl Host {
         Kernel { uid: id, gid: id, switch: true }
     }
 
-    /// Finds a sandbox or makes it.
-    pub(crate) fn provision(&self, runtime: &Handle, spec: &Spec) -> Result<Provisioned, Error> {
+    /// Finds a sandbox or makes it. Begins nothing once `given_up` says so: a reap that comes after that finds either nothing, or the
+    /// lock taken, which it waits for.
+    pub(crate) fn provision(
+        &self,
+        runtime: &Handle,
+        spec: &Spec,
+        given_up: &dyn Fn() -> bool,
+    ) -> Result<Provisioned, Error> {
+        let stop = || Error::new(ErrorKind::Other).because("whoever asked for it has gone");
         let (uid, gid) = inner_ids(&spec.hardening)?;
         if let Some(record) = self.adopt(spec)? {
             return Ok(Provisioned { record, made: None });
+        }
+        if given_up() {
+            return Err(stop());
         }
         let guard = self.store.lock(&spec.session, true, self.config.lock_timeout)?.ok_or_else(|| {
             Error::new(ErrorKind::Unavailable).because("the state directory was removed at the same time")
@@ -108,6 +120,12 @@ impl Host {
         // Somebody may have made it while this one waited.
         if let Some(record) = self.adopt(spec)? {
             return Ok(Provisioned { record, made: None });
+        }
+        if given_up() {
+            if self.store.is_bare(&spec.session, Duration::MAX)? {
+                guard.remove()?;
+            }
+            return Err(stop());
         }
         let recreated = self.clear(&guard, &spec.session)?;
         match self.make(runtime, &guard, spec, uid, gid, recreated.clone()) {
@@ -215,7 +233,8 @@ impl Host {
             leaves: prelude.inherited.terminal,
         };
         let deadline = Instant::now() + self.config.start_timeout;
-        let Started { identity, parent } = start::start(runtime, &path, &plan, kernel, &programs, deadline)?;
+        let Started { identity, parent } =
+            start::start(&self.spawner, runtime, &path, &plan, kernel, &programs, deadline)?;
         if !has_shell(identity.init.pid)? {
             return Err(
                 Error::new(ErrorKind::ImagePull).because(format!("image {}: it has no program /bin/bash", spec.image))

@@ -112,7 +112,7 @@ pub(crate) fn plan(layout: &Layout<'_>) -> Result<Plan, Error> {
     }
     plan.own_directories(layout);
     plan.writable(image, layout.image.is_some(), &workdir)?;
-    plan.kernel_file_systems();
+    plan.kernel_file_systems(layout);
     plan.lock_down(layout, &workdir);
     Ok(plan)
 }
@@ -349,13 +349,19 @@ impl Plan {
         Ok(())
     }
 
-    fn kernel_file_systems(&mut self) {
+    fn kernel_file_systems(&mut self, layout: &Layout<'_>) {
         let closed = Flags { no_exec: true, ..OWN };
         let devpts = "newinstance,ptmxmode=0666,mode=0620";
         self.mount(Source::New("devpts", devpts), "dev/pts", Flags { no_dev: false, ..closed });
         self.mount(Source::New("tmpfs", "size=64m,mode=1777"), "dev/shm", OWN);
         self.mount(Source::New("proc", ""), "proc", closed);
         self.mount(Source::Box(Path::new(ROOT).join("proc/sys")), "proc/sys", Flags { read_only: true, ..closed });
+        // What keys the caller's user has is nobody's business inside.
+        for name in ["keys", "key-users"] {
+            if Path::new("/proc").join(name).exists() {
+                self.host(layout, Path::new("/dev/null"), &Path::new("proc").join(name), DEVICE);
+            }
+        }
     }
 
     /// Makes the root read-only except for the few places that a read-only root leaves writable.

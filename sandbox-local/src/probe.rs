@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use crate::argv::{self, Kernel};
 use crate::error::io_error;
 use crate::parse::status_field;
-use crate::spawn::spawn;
+use crate::spawn::Spawner;
 use crate::tools::Tools;
 
 /// What keeps this machine from making sandboxes: the source of the error that says so.
@@ -116,9 +116,9 @@ const STEPS: [Step; 4] = [Step::User, Step::Everything, Step::Nested, Step::Proc
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Tries what making a sandbox takes, piece by piece, and says which piece is forbidden by what.
-pub(crate) async fn probe(runtime: &Handle, tools: &Tools, kernel: Kernel) -> Result<(), Error> {
+pub(crate) async fn probe(spawner: &Spawner, runtime: &Handle, tools: &Tools, kernel: Kernel) -> Result<(), Error> {
     for step in STEPS {
-        if let Some(said) = attempt(runtime, tools, kernel, step).await? {
+        if let Some(said) = attempt(spawner, runtime, tools, kernel, step).await? {
             let cause = explain(step, &said, &facts(kernel));
             return Err(Error::new(ErrorKind::Unavailable).because(cause.to_string()).caused_by(cause));
         }
@@ -127,7 +127,13 @@ pub(crate) async fn probe(runtime: &Handle, tools: &Tools, kernel: Kernel) -> Re
 }
 
 /// What the programs of a step say when they are refused; `None` if they are not.
-async fn attempt(runtime: &Handle, tools: &Tools, kernel: Kernel, step: Step) -> Result<Option<String>, Error> {
+async fn attempt(
+    spawner: &Spawner,
+    runtime: &Handle,
+    tools: &Tools,
+    kernel: Kernel,
+    step: Step,
+) -> Result<Option<String>, Error> {
     let sleep = tools.sleep.to_string_lossy();
     let unshare = tools.unshare.to_string_lossy();
     let mut command = vec!["--user", "--map-root-user"];
@@ -143,7 +149,7 @@ async fn attempt(runtime: &Handle, tools: &Tools, kernel: Kernel, step: Step) ->
     let argv = argv::trial(tools, kernel, &command);
     let failed = |e: io::Error| io_error("cannot try whether sandboxes can be made here", e);
     let ends = [Stdio::null(), Stdio::null(), Stdio::piped()];
-    let mut child = spawn(runtime, &argv, Path::new("/"), ends, false).map_err(failed)?;
+    let mut child = spawner.spawn(runtime, &argv, Path::new("/"), ends, false).map_err(failed)?;
     let mut said = Vec::new();
     let run = async {
         if let Some(stderr) = child.stderr.take() {
@@ -286,6 +292,6 @@ mod tests {
             0 => Kernel { uid: 0x7000_0001, gid: 0x7000_0001, switch: true },
             _ => Kernel { uid, gid, switch: false },
         };
-        probe(&Handle::current(), &tools, kernel).await.unwrap();
+        probe(&Spawner::new().unwrap(), &Handle::current(), &tools, kernel).await.unwrap();
     }
 }

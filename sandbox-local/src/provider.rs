@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream;
@@ -25,6 +26,8 @@ use crate::store::{Phase, Record};
 
 /// Where programs are found inside, unless the spec says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// For how long a session of which there is nothing yet is taken for one that somebody is about to make, and not listed.
+const NOT_YET: Duration = Duration::from_secs(60);
 /// How many sessions are read at a time.
 const PAGE: usize = 64;
 
@@ -116,7 +119,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + S
 impl Local {
     async fn probe(&self) -> Result<(), Error> {
         let kernel = self.host.kernel("0001");
-        probe::probe(&Handle::current(), &self.host.tools, kernel).await
+        probe::probe(&self.host.spawner, &Handle::current(), &self.host.tools, kernel).await
     }
 
     /// The handle of the sandbox of a record.
@@ -183,7 +186,10 @@ impl Provider for Local {
 
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
         let (host, runtime, wanted) = (Arc::clone(&self.host), Handle::current(), spec.clone());
-        let Provisioned { record, made } = match blocking(move || host.provision(&runtime, &wanted)).await {
+        let asker = Arc::new(());
+        let asked = Arc::downgrade(&asker);
+        let work = move || host.provision(&runtime, &wanted, &|| asked.strong_count() == 0);
+        let Provisioned { record, made } = match blocking(work).await {
             // Perhaps the machine forbids it altogether: then say what.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 self.probe().await?;
@@ -220,11 +226,10 @@ impl Provider for Local {
             async move {
                 let Some(mut sessions) = sessions else { return Ok::<_, Error>(None) };
                 let page = move || {
-                    let mut page = Vec::with_capacity(PAGE);
-                    for session in sessions.by_ref().take(PAGE) {
-                        page.push(session.and_then(|s| describe(&host, s)));
-                    }
-                    let rest = (page.len() == PAGE).then_some(sessions);
+                    let names: Vec<_> = sessions.by_ref().take(PAGE).collect();
+                    let rest = (names.len() == PAGE).then_some(sessions);
+                    let described = names.into_iter().map(|name| name.and_then(|s| describe(&host, s)));
+                    let page: Vec<_> = described.filter_map(Result::transpose).collect();
                     Ok((stream::iter(page), rest))
                 };
                 blocking(page).await.map(Some)
@@ -249,8 +254,11 @@ impl Provider for Local {
 }
 
 /// What is there of a session, as far as it can be told from its record and its processes.
-fn describe(host: &Host, session: SessionId) -> Result<Owned, Error> {
-    let Some(record) = host.store.read(&session)? else { return Ok(Owned::new(session, OwnedState::Unknown, "")) };
+fn describe(host: &Host, session: SessionId) -> Result<Option<Owned>, Error> {
+    let Some(record) = host.store.read(&session)? else {
+        let bare = host.store.is_bare(&session, NOT_YET)?;
+        return Ok((!bare).then(|| Owned::new(session, OwnedState::Unknown, "")));
+    };
     let state = match record.phase {
         Phase::Starting => OwnedState::Starting,
         Phase::Ending => OwnedState::Ending,
@@ -259,7 +267,7 @@ fn describe(host: &Host, session: SessionId) -> Result<Owned, Error> {
             State::Dead(_) => OwnedState::Ended,
         },
     };
-    Ok(Owned::new(session, state, record.nonce.clone()).created_at(record.created()))
+    Ok(Some(Owned::new(session, state, record.nonce.clone()).created_at(record.created())))
 }
 
 /// One running sandbox.

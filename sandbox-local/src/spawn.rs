@@ -1,44 +1,119 @@
 //! Starts the host's programs, with nothing of the caller's process left to them.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use keyutils::{Keyring, Permission};
+use sandbox::{Error, ErrorKind};
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
+
+use crate::error::io_error;
 
 /// Standard input, output and error of a program.
 pub(crate) type Ends = [Stdio; 3];
 
-/// Starts `argv` in `directory`. Nothing kills it when the answer is dropped; the runtime waits for it either way.
-///
-/// It has an empty environment, and a process group of its own unless it `leaves` for a session of its own by itself. It can never gain
-/// privileges: the kernel keeps that per thread, so that a thread of its own starts it and the caller's threads stay as they are.
-pub(crate) fn spawn(
-    runtime: &Handle,
-    argv: &[OsString],
-    directory: &Path,
-    ends: Ends,
-    leaves: bool,
-) -> io::Result<Child> {
-    let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let [stdin, stdout, stderr] = ends;
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().current_dir(directory);
-    if !leaves {
-        command.process_group(0);
+/// How many programs may wait for their start.
+const WAITING: usize = 64;
+
+/// A thread that starts programs. What it starts can never gain privileges and has no key of the caller's: the kernel keeps both per
+/// thread, so that the caller's own threads stay as they are. It ends with the last of its handles.
+#[derive(Clone)]
+pub(crate) struct Spawner {
+    jobs: SyncSender<Job>,
+}
+
+struct Job {
+    command: Command,
+    runtime: Handle,
+    done: SyncSender<io::Result<Child>>,
+}
+
+impl Spawner {
+    /// Starts the thread.
+    pub(crate) fn new() -> Result<Self, Error> {
+        let (jobs, waiting) = sync_channel::<Job>(WAITING);
+        let (ready, outcome) = sync_channel(1);
+        let work = move || {
+            let prepared = leave_the_caller();
+            let usable = prepared.is_ok();
+            if ready.send(prepared).is_ok() && usable {
+                serve(&waiting);
+            }
+        };
+        std::thread::Builder::new()
+            .name("sandbox-spawn".to_owned())
+            .spawn(work)
+            .map_err(|e| io_error("cannot start a thread", e))?;
+        outcome.recv().unwrap_or_else(|_| Err(io_error("cannot start programs", ended())))?;
+        Ok(Self { jobs })
     }
-    command.stdin(stdin).stdout(stdout).stderr(stderr);
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(move || {
-            rustix::thread::set_no_new_privs(true)?;
-            let _in_runtime = runtime.enter();
-            command.spawn()
-        });
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that starts programs panicked")))
+
+    /// Starts `argv` in `directory`, with an empty environment, and in a process group of its own unless it `leaves` for a session of its
+    /// own by itself. Nothing kills it when the answer is dropped; the runtime waits for it either way.
+    pub(crate) fn spawn(
+        &self,
+        runtime: &Handle,
+        argv: &[OsString],
+        directory: &Path,
+        ends: Ends,
+        leaves: bool,
+    ) -> io::Result<Child> {
+        let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let [stdin, stdout, stderr] = ends;
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().current_dir(directory);
+        if !leaves {
+            command.process_group(0);
+        }
+        command.stdin(stdin).stdout(stdout).stderr(stderr);
+        let (done, answer) = sync_channel(1);
+        self.jobs.send(Job { command, runtime: runtime.clone(), done }).map_err(|_| ended())?;
+        answer.recv().map_err(|_| ended())?
+    }
+}
+
+impl fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Spawner")
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the thread that starts programs ended")
+}
+
+fn serve(waiting: &Receiver<Job>) {
+    while let Ok(Job { mut command, runtime, done }) = waiting.recv() {
+        let _in_runtime = runtime.enter();
+        // Whoever waits for it has not gone: nobody waits with a limit.
+        let _ = done.send(command.spawn());
+    }
+}
+
+/// Makes this thread one that has nothing to pass on.
+fn leave_the_caller() -> Result<(), Error> {
+    rustix::thread::set_no_new_privs(true).map_err(|e| io_error("cannot do without new privileges", e))?;
+    match Keyring::join_anonymous_session() {
+        // One for all sandboxes of this provider, and nobody can read it or put anything into it.
+        Ok(mut keyring) => keyring.set_permissions(Permission::empty()),
+        // This kernel has no keys, or a filter refuses them to this process and so to all that it starts.
+        Err(e) if matches!(e.0, ENOSYS | EPERM) => Ok(()),
+        Err(e) => Err(e),
+    }
+    .map_err(|e| {
+        let error = io::Error::from_raw_os_error(e.0);
+        Error::new(ErrorKind::Unavailable)
+            .because(format!("cannot make a keyring ({error}): the sysctl kernel.keys.maxkeys bounds them per user"))
     })
 }
+
+const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
+const ENOSYS: i32 = rustix::io::Errno::NOSYS.raw_os_error();
 
 #[cfg(test)]
 mod tests {
@@ -50,11 +125,25 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let argv = ["/bin/sh", "-c", "grep NoNewPrivs /proc/self/status; pwd; env"].map(OsString::from);
         let ends = [Stdio::null(), writer.into(), Stdio::null()];
-        let mut child = spawn(runtime.handle(), &argv, Path::new("/usr"), ends, false).unwrap();
+        let spawner = Spawner::new().unwrap();
+        let mut child = spawner.spawn(runtime.handle(), &argv, Path::new("/usr"), ends, false).unwrap();
         let mut out = String::new();
         io::Read::read_to_string(&mut reader, &mut out).unwrap();
         assert!(runtime.block_on(child.wait()).unwrap().success());
         assert_eq!(out, "NoNewPrivs:\t1\n/usr\nPWD=/usr\n");
         assert!(!rustix::thread::no_new_privs().unwrap());
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_an_error_and_the_next_one_starts() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let spawner = Spawner::new().unwrap();
+        let start = |program: &str| {
+            let ends = [Stdio::null(), Stdio::null(), Stdio::null()];
+            spawner.spawn(runtime.handle(), &[program.into()], Path::new("/"), ends, false)
+        };
+        assert_eq!(start("/absent").unwrap_err().kind(), io::ErrorKind::NotFound);
+        let mut child = start("/bin/true").unwrap();
+        assert!(runtime.block_on(child.wait()).unwrap().success());
     }
 }

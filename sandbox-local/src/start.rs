@@ -20,7 +20,7 @@ use crate::error::io_error;
 use crate::fstab::{Plan, ROOT};
 use crate::ident::{Identity, Process};
 use crate::plan::OLD;
-use crate::spawn::spawn;
+use crate::spawn::Spawner;
 use crate::{parse, verify};
 
 /// The file that the sandbox's processes hold locked, and in which the first of them says who it is.
@@ -86,6 +86,7 @@ pub(crate) struct Programs<'a> {
 /// Starts the processes of a box and waits until its root is in place. What a failure leaves ends when the box is removed; the runtime
 /// waits for it.
 pub(crate) fn start(
+    spawner: &Spawner,
     runtime: &Handle,
     path: &Path,
     plan: &Plan,
@@ -93,7 +94,8 @@ pub(crate) fn start(
     programs: &Programs<'_>,
     deadline: Instant,
 ) -> Result<Started, Error> {
-    let (report, messages, parent) = launch(runtime, path, programs).map_err(|e| cannot_start(&programs.start, e))?;
+    let (report, messages, parent) =
+        launch(spawner, runtime, path, programs).map_err(|e| cannot_start(&programs.start, e))?;
     watch(report, messages, deadline, Some(b"ready\n"))?;
     if let (Some(detach), Some((init, parent))) = (programs.detach, reported(path)) {
         let argv = detach(init.pid, parent);
@@ -101,7 +103,7 @@ pub(crate) fn start(
         let (report, report_end) = io::pipe().map_err(|e| cannot_start(&argv, e))?;
         let ends = [Stdio::null(), report_end.into(), end.into()];
         let mut child =
-            spawn(runtime, &argv, Path::new("/"), ends, programs.leaves).map_err(|e| cannot_start(&argv, e))?;
+            spawner.spawn(runtime, &argv, Path::new("/"), ends, programs.leaves).map_err(|e| cannot_start(&argv, e))?;
         // It says nothing if it succeeds; whether it did, the mounts tell.
         watch(report.into(), messages.into(), deadline, None).inspect_err(|_| {
             let _ = child.start_kill();
@@ -115,12 +117,17 @@ fn cannot_start(argv: &[OsString], error: io::Error) -> Error {
     io_error(format!("cannot start {name}"), error)
 }
 
-fn launch(runtime: &Handle, path: &Path, programs: &Programs<'_>) -> io::Result<(OwnedFd, OwnedFd, Child)> {
+fn launch(
+    spawner: &Spawner,
+    runtime: &Handle,
+    path: &Path,
+    programs: &Programs<'_>,
+) -> io::Result<(OwnedFd, OwnedFd, Child)> {
     let alive = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path.join(ALIVE))?;
     flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
     let ((report, report_end), (messages, messages_end)) = (io::pipe()?, io::pipe()?);
     let ends = [Stdio::from(alive), Stdio::from(report_end), Stdio::from(messages_end)];
-    let child = spawn(runtime, &programs.start, path, ends, programs.leaves)?;
+    let child = spawner.spawn(runtime, &programs.start, path, ends, programs.leaves)?;
     Ok((report.into(), messages.into(), child))
 }
 

@@ -153,6 +153,25 @@ impl Store {
         }
     }
 
+    /// Whether a session has nothing but its directory and lock, and has not had more for less than `age`: somebody is about to make it or
+    /// to remove it, or was killed at just that. Also `true` once it is gone.
+    pub(crate) fn is_bare(&self, session: &SessionId, age: Duration) -> Result<bool, Error> {
+        let directory = self.directory(session);
+        let look = || -> io::Result<bool> {
+            let changed = fs::symlink_metadata(&directory)?.modified()?;
+            for entry in fs::read_dir(&directory)? {
+                if entry?.file_name() != LOCK {
+                    return Ok(false);
+                }
+            }
+            Ok(changed.elapsed().is_ok_and(|elapsed| elapsed < age))
+        };
+        match look() {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
+            other => other.map_err(|e| io_error(format!("cannot look at {}", directory.display()), e)),
+        }
+    }
+
     /// What is known of a session; `None` if there is no such session, or nothing legible: a machine that lost its power can leave a
     /// torn record, and then nothing of that sandbox runs any more.
     pub(crate) fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
@@ -340,6 +359,8 @@ mod tests {
         assert!(store.lock(&a, false, SOON).unwrap().is_none());
         assert!(!store.directory(&a).exists(), "looking makes nothing");
         let guard = store.lock(&a, true, SOON).unwrap().unwrap();
+        assert!(store.is_bare(&a, SOON).unwrap() && !store.is_bare(&a, Duration::ZERO).unwrap());
+        assert!(store.is_bare(&id("b"), Duration::ZERO).unwrap(), "one that is not there");
         let busy = store.lock(&a, true, Duration::from_millis(20)).unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Busy);
         let waiting = {
@@ -350,7 +371,7 @@ mod tests {
         guard.remove().unwrap();
         let guard = waiting.join().unwrap();
         guard.write(&record(&a)).unwrap();
-        assert!(store.read(&a).unwrap().is_some());
+        assert!(store.read(&a).unwrap().is_some() && !store.is_bare(&a, SOON).unwrap());
         guard.remove().unwrap();
         assert!(store.lock(&a, false, SOON).unwrap().is_none());
     }
