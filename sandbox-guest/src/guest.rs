@@ -51,7 +51,7 @@ impl Guest {
     ///
     /// Whatever kept it from opening.
     pub async fn warm_up(&self) -> Result<(), Error> {
-        let lease = self.inner.pool.acquire().await?;
+        let (lease, ()) = tokio::try_join!(self.inner.pool.acquire(), self.inner.control.ready())?;
         self.inner.pool.release(lease);
         Ok(())
     }
