@@ -37,36 +37,26 @@ const HOST_TREES: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "li
 /// Below /etc: how programs find libraries, names, certificates and alternatives. Nothing that tells who uses the machine.
 const HOST_ETC: &[&str] = &[
     "alternatives",
-    "bash.bashrc",
-    "ca-certificates",
-    "ca-certificates.conf",
     "crypto-policies",
     "fonts",
-    "gai.conf",
     "host.conf",
-    "inputrc",
     "java",
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
     "localtime",
     "locale.alias",
-    "magic",
     "mime.types",
-    "networks",
     "nsswitch.conf",
     "os-release",
-    "perl",
     "pki",
-    "profile",
     "protocols",
-    "python3",
-    "rpc",
     "services",
     "ssl",
-    "terminfo",
     "timezone",
 ];
+/// Files of at most that many bytes are copied: to bind one costs more than to read it.
+const MAX_COPY: u64 = 256 * 1024;
 /// Top-level entries of an image that the sandbox has its own of.
 const NEVER_FROM_IMAGE: &[&str] = &["dev", "mnt", "proc", "run", "sys", "tmp"];
 const DEVICES: &[&str] = &["full", "null", "random", "tty", "urandom", "zero"];
@@ -263,8 +253,15 @@ impl Plan {
         self.dir("etc");
         for name in HOST_ETC {
             let (from, to) = (Path::new("/etc").join(name), Path::new("etc").join(name));
-            if fs::symlink_metadata(&from).is_ok() {
-                self.show(layout, &from, &to, &[])?;
+            match fs::symlink_metadata(&from) {
+                Ok(meta) if meta.is_file() && meta.len() <= MAX_COPY => {
+                    // One that the caller may not read is not there for what runs as the caller either.
+                    if let Ok(contents) = fs::read(&from) {
+                        self.files.insert(to, contents);
+                    }
+                }
+                Ok(_) => self.show(layout, &from, &to, &[])?,
+                Err(_) => {}
             }
         }
         let (uid, gid) = (layout.uid, layout.gid);
@@ -272,11 +269,10 @@ impl Plan {
         let passwd = format!("root:x:0:0:root:/:/bin/bash\nsandbox:x:{uid}:{gid}:sandbox:{home}:/bin/bash\n");
         self.files.insert("etc/passwd".into(), passwd.into_bytes());
         self.files.insert("etc/group".into(), format!("root:x:0:\nsandbox:x:{gid}:\n").into_bytes());
-        for (name, text) in [("hosts", hosts()), ("hostname", HOSTNAME.to_owned())] {
-            self.files.insert(Path::new("etc").join(name), Vec::new());
-            self.files.insert(Path::new("..").join(name), text.into_bytes());
-            self.mount(Source::Box(name.into()), Path::new("etc").join(name), SHOWN);
-        }
+        self.files.insert("etc/hostname".into(), HOSTNAME.into());
+        self.files.insert("etc/hosts".into(), Vec::new());
+        self.files.insert("../hosts".into(), hosts().into_bytes());
+        self.mount(Source::Box("hosts".into()), "etc/hosts", SHOWN);
         if layout.host_network {
             self.files.insert("etc/resolv.conf".into(), Vec::new());
             self.name_service(layout);
