@@ -96,11 +96,13 @@ __sbx_put() {
     return 1
 }
 
-# Begins to set the mode while the content is still being copied.
+# Begins to set the mode while the content is still being copied: not if it has a bit that the kernel takes away when somebody without
+# privileges writes to the file.
 __sbx_early() {
     local how=$mode
+    [[ $how == [2-7]??? ]] && return
     if [[ ! $how && -f ./$name && ! -L ./$name ]]; then
-        [[ $__sbx_noref ]] && return
+        [[ $__sbx_noref || -u ./$name || -g ./$name ]] && return
         how=--reference=./$name
     fi
     __sbx_tool chmod "${how:-644}" -- "/proc/self/fd/$fd" </dev/null >/dev/null &
