@@ -378,3 +378,6 @@ impl Plan {
         self.mount(Source::Again, "", Flags { read_only: true, ..OWN });
     }
 }
+
+#[cfg(test)]
+mod tests;

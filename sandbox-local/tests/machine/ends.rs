@@ -18,11 +18,18 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("ends::a_killed_creator_leaves_nothing_unlisted", Needs::Nothing, a_killed_creator_leaves_nothing_unlisted),
     ("ends::a_killed_reaper_can_be_repeated", Needs::Nothing, a_killed_reaper_can_be_repeated),
     ("ends::it_outlives_its_creator", Needs::Nothing, it_outlives_its_creator),
+    ("ends::a_restart_of_the_machine_is_told", Needs::Nothing, a_restart_of_the_machine_is_told),
+    ("ends::who_cannot_look_does_not_conclude", Needs::Nothing, who_cannot_look_does_not_conclude),
+    ("ends::a_fork_bomb_ends", Needs::Nothing, a_fork_bomb_ends),
     ("ends::illegible_records_are_replaced", Needs::Nothing, illegible_records_are_replaced),
 ];
 
-pub(crate) const PARTS: &[Part] =
-    &[("provision_part", provision_part), ("reap_part", reap_part), ("fill_part", fill_part)];
+pub(crate) const PARTS: &[Part] = &[
+    ("provision_part", provision_part),
+    ("reap_part", reap_part),
+    ("blind_part", blind_part),
+    ("fill_part", fill_part),
+];
 
 /// What the record says of the processes of session `a`: the first one, and its parent.
 fn processes(bed: &Bed) -> (Pid, Pid) {
@@ -246,4 +253,70 @@ fn illegible_records_are_replaced(bed: &Bed) {
             assert_nothing_left(bed);
         }
     });
+}
+
+fn a_restart_of_the_machine_is_told(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        let s = provider.provision(&spec("a")).await.unwrap();
+        let file = bed.state.join("a/record");
+        let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        record["boot"] = "an earlier one".into();
+        fs::write(&file, record.to_string()).unwrap();
+        let error = provider.attach(s.id()).await.unwrap_err();
+        assert_eq!((error.kind(), error.death()), (ErrorKind::NotFound, Some(Death::NodeLost)));
+        let s = provider.provision(&spec("a")).await.unwrap();
+        assert_eq!(s.recreated().unwrap().reason, Death::NodeLost);
+        provider.reap(s.id()).await.unwrap();
+    });
+    assert_nothing_left(bed);
+}
+
+/// A process without a free descriptor cannot see whether the sandbox lives.
+fn blind_part(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        // The runtime needs what it has; everything else is used up.
+        let mut held = Vec::new();
+        while let Ok(file) = fs::File::open("/dev/null") {
+            held.push(file);
+        }
+        for left in 0..6 {
+            for error in [provider.provision(&spec("a")).await.err(), provider.attach(&spec("a").session).await.err()] {
+                let kind = error.map(|e| e.kind());
+                assert!(
+                    matches!(kind, None | Some(ErrorKind::Unavailable | ErrorKind::Other)),
+                    "{left} left: {kind:?}"
+                );
+            }
+            held.pop();
+        }
+    });
+}
+
+fn who_cannot_look_does_not_conclude(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        let s = provider.provision(&spec("a")).await.unwrap();
+        ok(&s, "echo kept > f").await;
+        let status = bed.again("blind_part", &["bash", "-c", "ulimit -n 40; exec \"$@\"", "sh"]).status().unwrap();
+        assert!(status.success());
+        assert_eq!(ok(&s, "cat f").await, "kept\n");
+        assert_eq!(provider.provision(&spec("a")).await.unwrap().recreated(), None);
+        provider.reap(s.id()).await.unwrap();
+    });
+    assert_nothing_left(bed);
+}
+
+fn a_fork_bomb_ends(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        let s = provider.provision(&spec("a")).await.unwrap();
+        let bomb = ExecRequest::shell("bomb() { bomb | bomb & }; bomb; sleep 100").with_limit(Duration::from_secs(2));
+        let _ = s.exec(bomb).await;
+        let begun = Instant::now();
+        provider.reap(s.id()).await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    });
+    assert_nothing_left(bed);
 }

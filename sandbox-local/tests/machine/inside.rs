@@ -19,6 +19,8 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("inside::leaked_descriptors_stay_outside", Needs::Nothing, leaked_descriptors_stay_outside),
     ("inside::keys_stay_outside", Needs::Nothing, keys_stay_outside),
     ("inside::ignored_signals_stay_outside", Needs::Nothing, ignored_signals_stay_outside),
+    ("inside::no_terminal", Needs::Nothing, no_terminal),
+    ("inside::nobody_looks_into_who_enters", Needs::Nothing, nobody_looks_into_who_enters),
     ("inside::no_route", Needs::Nothing, no_route),
     ("inside::host_network", Needs::Nothing, host_network),
     ("inside::orphans_are_reaped", Needs::Nothing, orphans_are_reaped),
@@ -28,6 +30,7 @@ pub(crate) const TRIALS: &[Trial] = &[
 pub(crate) const PARTS: &[Part] = &[
     ("submounts_are_read_only_part", submounts_are_read_only_part),
     ("ignored_signals_stay_outside_part", ignored_signals_stay_outside_part),
+    ("no_terminal_part", no_terminal_part),
 ];
 
 fn runs_bash(bed: &Bed) {
@@ -271,6 +274,43 @@ fn ignored_signals_stay_outside_part(bed: &Bed) {
         assert_eq!(mask(ok(&s, "awk '/^SigIgn/{print $2}' /proc/self/status").await), 0);
         assert_eq!(mask(ok(&s, "awk '/^SigIgn/{print $2}' /proc/1/status").await), 1 << 16, "SIGCHLD alone");
         assert_eq!(ok(&s, "umask").await, "0022\n");
+    });
+}
+
+fn no_terminal(bed: &Bed) {
+    let program = std::env::current_exe().unwrap();
+    let mut command = bed.again("no_terminal_part", &["script", "--quiet", "--return", "--command"]);
+    let said = command.arg("/dev/null").output().unwrap();
+    assert!(said.status.success(), "{} {:?}", program.display(), String::from_utf8_lossy(&said.stdout));
+}
+
+fn no_terminal_part(bed: &Bed) {
+    assert!(fs::File::open("/dev/tty").is_ok(), "the caller has one");
+    bed.with(&spec("a"), |s| async move {
+        // Neither the command nor the first process nor anybody else has it.
+        assert_ne!(sh(&s, ": < /dev/tty").await.exit_code, 0);
+        let terminals = ok(&s, "for f in /proc/[0-9]*/stat; do read -r line < $f; set -- ${line##*) }; echo $5; done | sort -u").await;
+        assert_eq!(terminals, "0\n");
+        // Nor can the session that the caller's terminal belongs to be joined: there is no name for it in here.
+        assert_eq!(ok(&s, "for f in /proc/[0-9]*/stat; do read -r line < $f; set -- ${line##*) }; echo $4; done | sort -un | head -1").await, "0\n");
+    });
+    assert!(fs::File::open("/dev/tty").is_ok(), "and keeps it");
+}
+
+fn nobody_looks_into_who_enters(bed: &Bed) {
+    bed.with(&spec("a"), |s| async move {
+        // By the time it can be looked into, it is a shell of the sandbox's own.
+        let watch = "for ((i = 0; i < 400; i++)); do for p in /proc/[0-9]*; do read -r c < $p/comm; [[ $c == nsenter ]] || continue; \
+                     echo met; cat $p/maps | grep nsenter; readlink $p/exe | grep nsenter; readlink $p/root $p/cwd; done; done 2>/dev/null | sort -u";
+        let watcher = { let s = std::sync::Arc::clone(&s); tokio::spawn(async move { ok(&s, watch).await }) };
+        while !watcher.is_finished() {
+            let many = (0..12).map(|_| { let s = std::sync::Arc::clone(&s); tokio::spawn(async move { sh(&s, "sleep 0.02 & disown").await }) });
+            for one in many.collect::<Vec<_>>() {
+                one.await.unwrap();
+            }
+        }
+        let seen = watcher.await.unwrap();
+        assert!(["", "met\n", "/\nmet\n"].contains(&seen.as_str()), "{seen}");
     });
 }
 
