@@ -21,7 +21,7 @@ use crate::error::io_error;
 use crate::host::Host;
 use crate::ident::Identity;
 use crate::inherited;
-use crate::store::Record;
+use crate::record::Record;
 
 /// Enters one sandbox, and never a later one of the same session.
 #[derive(Clone)]

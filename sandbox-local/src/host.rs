@@ -15,10 +15,11 @@ use crate::cgroup::{self, Bounds, Groups};
 use crate::config::LocalConfig;
 use crate::error::io_error;
 use crate::plan::{self, Layout};
+use crate::record::{Phase, Record};
 use crate::spawn::Spawner;
 use crate::spec::{differences, image, inner_ids, path_of};
 use crate::start::{self, Programs, Started, is_held};
-use crate::store::{self, Guard, Phase, Record, Store};
+use crate::store::{self, Guard, Store};
 use crate::tools::Tools;
 use crate::{ident, inherited, parse, teardown};
 
@@ -282,8 +283,8 @@ impl Host {
         for path in guard.boxes()? {
             let own = record.filter(|r| self.store.box_of(session, &r.nonce) == path);
             // A number of an earlier run of the machine says nothing about this one.
-            let identity = own.filter(|r| r.boot == ident::boot_id()).and_then(|r| r.identity.as_ref());
-            teardown::destroy(&path, identity, deadline)?;
+            let own = own.filter(|r| r.boot == ident::boot_id());
+            teardown::destroy(&path, own.and_then(|r| r.identity.as_ref()), own.is_some(), deadline)?;
         }
         let groups = record.map(|r| r.cgroups.as_slice()).unwrap_or_default();
         cgroup::remove(groups, deadline).map_err(|e| io_error("cannot remove its control groups", e))

@@ -44,7 +44,8 @@ fn has_terminal(stat: &str) -> bool {
     fields.and_then(|mut f| f.nth(4)) != Some("0")
 }
 
-/// Whether a descriptor would stay open across the start of a program: Rust's own never do, inherited ones and C libraries' can.
+/// Whether a descriptor would stay open across the start of a program: Rust's own never do, inherited ones and C libraries' can. One that
+/// a C library opens between this look and the start is missed.
 fn leaks() -> io::Result<bool> {
     for (count, entry) in fs::read_dir("/proc/self/fd")?.enumerate() {
         if count > MAX_LOOKED_AT {

@@ -15,14 +15,14 @@ use sandbox::{
 use sandbox_guest::{Guest, GuestConfig};
 use tokio::process::Child;
 use tokio::runtime::Handle;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 
 use crate::carrier::LocalCarrier;
 use crate::cgroup::Groups;
 use crate::config::LocalConfig;
 use crate::host::{Host, Made, Provisioned, State};
 use crate::probe;
-use crate::store::{Phase, Record};
+use crate::record::{Phase, Record};
 
 /// Where programs are found inside, unless the spec says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -32,6 +32,8 @@ const NOT_YET: Duration = Duration::from_secs(60);
 const PAGE: usize = 64;
 
 /// Sandboxes on this machine.
+///
+/// It needs a tokio runtime with input, output and time enabled, of either flavor.
 ///
 /// Its sandboxes survive it, and the process: any other provider with the same state directory finds them. (They do not survive a
 /// service manager that kills everything its service has started.)
@@ -109,9 +111,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn runtime() -> Result<Handle, Error> {
+    Handle::try_current().map_err(|_| Error::new(ErrorKind::Unavailable).because("there is no tokio runtime here"))
+}
+
 /// Runs what blocks where it may. When the future is dropped it goes on to its end, in the background.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
-    spawn_blocking(work)
+    runtime()?
+        .spawn_blocking(work)
         .await
         .unwrap_or_else(|e| Err(Error::new(ErrorKind::Other).because("a background task ended early").caused_by(e)))
 }
@@ -119,7 +126,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + S
 impl Local {
     async fn probe(&self) -> Result<(), Error> {
         let kernel = self.host.kernel("0001");
-        probe::probe(&self.host.spawner, &Handle::current(), &self.host.tools, kernel).await
+        probe::probe(&self.host.spawner, &runtime()?, &self.host.tools, kernel).await
     }
 
     /// The handle of the sandbox of a record.
@@ -185,7 +192,7 @@ impl Provider for Local {
     }
 
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
-        let (host, runtime, wanted) = (Arc::clone(&self.host), Handle::current(), spec.clone());
+        let (host, runtime, wanted) = (Arc::clone(&self.host), runtime()?, spec.clone());
         let asker = Arc::new(());
         let asked = Arc::downgrade(&asker);
         let work = move || host.provision(&runtime, &wanted, &|| asked.strong_count() == 0);

@@ -227,3 +227,69 @@ pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
         Err(e) => Err(e.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_by_somebody_by_nobody_or_out_of_sight() {
+        let place = tempfile::tempdir().unwrap();
+        assert!(!is_held(place.path()).unwrap(), "there is no file");
+        fs::write(place.path().join(ALIVE), "").unwrap();
+        assert!(!is_held(place.path()).unwrap() && !is_held(place.path()).unwrap());
+        let holder = OpenOptions::new().write(true).open(place.path().join(ALIVE)).unwrap();
+        flock(&holder, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(is_held(place.path()).unwrap());
+        drop(holder);
+        assert!(!is_held(place.path()).unwrap());
+        is_held(&place.path().join(ALIVE)).expect_err("what cannot be looked at is not free");
+    }
+
+    #[test]
+    fn who_a_first_process_says_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let says = |text: &str| {
+            fs::write(place.path().join(ALIVE), text).unwrap();
+            reported(place.path())
+        };
+        let line = "42 (bash) R 7 42 42 0 -1 4194560 151 0 0 0 0 0 0 0 20 0 1 0 449415 4034560 753";
+        assert_eq!(says(&format!("{line}\n")), Some((Process { pid: 42, start: 449_415 }, 7)));
+        // Cut off in the middle of being written.
+        assert_eq!(says(line), None);
+        assert_eq!(says(""), None);
+    }
+
+    #[test]
+    fn what_the_set_up_says_is_heard_to_its_end_and_no_further_than_that() {
+        let soon = || Instant::now() + std::time::Duration::from_secs(20);
+        let run = |text: &str, deadline: Instant, awaited: Option<&[u8]>| {
+            let ((report, report_end), (messages, messages_end)) = (io::pipe().unwrap(), io::pipe().unwrap());
+            let mut child = std::process::Command::new("/bin/sh")
+                .args(["-c", text])
+                .stdin(Stdio::null())
+                .stdout(report_end)
+                .stderr(messages_end)
+                .spawn()
+                .unwrap();
+            let heard = watch(report.into(), messages.into(), deadline, awaited);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            heard.map_err(|e| e.to_string())
+        };
+        let ready = Some(&b"ready\n"[..]);
+        run("echo ready; exec sleep 60", soon(), ready).unwrap();
+        run("echo odd >&2; echo ready", soon(), ready).unwrap();
+        run("true", soon(), None).unwrap();
+        let error = run("echo 'mount: no' >&2; echo re", soon(), ready).unwrap_err();
+        assert!(error.ends_with("the set-up ended early: mount: no"), "{error}");
+        let error = run("echo no >&2", soon(), None).unwrap_err();
+        assert!(error.ends_with("the set-up ended early: no"), "{error}");
+        let error = run("head -c 9999999 /dev/zero | tr '\\0' x >&2", soon(), ready).unwrap_err();
+        assert!(error.len() < MAX_MESSAGES + 200, "{}", error.len());
+        let begun = Instant::now();
+        let error =
+            run("echo slow >&2; exec sleep 60", begun + std::time::Duration::from_millis(200), ready).unwrap_err();
+        assert!(error.ends_with("it was not in place in time: slow") && begun.elapsed().as_secs() < 10, "{error}");
+    }
+}

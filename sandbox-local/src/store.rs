@@ -15,61 +15,19 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
-use sandbox::{Error, ErrorKind, Recreated, SessionId, Spec};
-use serde::{Deserialize, Serialize};
+use sandbox::{Error, ErrorKind, SessionId};
+use serde::Deserialize;
 
 use crate::error::io_error;
-use crate::ident::Identity;
+use crate::record::Record;
 
 const LOCK: &str = "lock";
 const RECORD: &str = "record";
 const RECORD_BEING_WRITTEN: &str = "record.new";
 const BOX: &str = "box.";
-
-/// What is known of a session's sandbox.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Record {
-    pub(crate) version: u32,
-    /// Tells this sandbox from earlier and later ones of the session.
-    pub(crate) nonce: String,
-    /// Milliseconds since 1970.
-    pub(crate) created: u64,
-    pub(crate) phase: Phase,
-    /// As it was when the sandbox was made.
-    pub(crate) spec: Spec,
-    pub(crate) fingerprint: String,
-    /// The kernel's user and group of everything inside.
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) recreated: Option<Recreated>,
-    /// The run of the machine that it belongs to.
-    pub(crate) boot: String,
-    /// Its control groups.
-    pub(crate) cgroups: Vec<PathBuf>,
-    /// Known once it runs.
-    pub(crate) identity: Option<Identity>,
-}
-
-/// How far a sandbox is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Phase {
-    Starting,
-    Running,
-    Ending,
-}
-
-impl Record {
-    pub(crate) const VERSION: u32 = 1;
-
-    pub(crate) fn created(&self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_millis(self.created)
-    }
-}
 
 /// A state directory.
 #[derive(Debug, Clone)]
@@ -92,6 +50,11 @@ impl Store {
         };
         if !root.is_absolute() {
             return refuse("it must be an absolute path");
+        }
+        // Where everybody may make entries, one that leads elsewhere can be somebody's trap.
+        let strange = |m: &fs::Metadata| m.is_symlink() && m.uid() != uid && m.uid() != 0;
+        if fs::symlink_metadata(root).is_ok_and(|m| strange(&m)) {
+            return refuse("it is a link that belongs to somebody else");
         }
         DirBuilder::new()
             .recursive(true)
@@ -280,7 +243,10 @@ pub(crate) fn nonce() -> Result<String, Error> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use sandbox::Spec;
+
     use super::*;
+    use crate::record::Phase;
 
     fn store() -> (tempfile::TempDir, Store) {
         let directory = tempfile::tempdir().unwrap();
@@ -320,6 +286,13 @@ mod tests {
         assert_eq!(mode & 0o7777, 0o700);
         let uid = rustix::process::getuid().as_raw();
         assert!(Store::open(Path::new("relative"), uid).unwrap_err().to_string().contains("absolute"));
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&store.root, &link).unwrap();
+        Store::open(&link, uid).unwrap();
+        if uid == 0 {
+            std::os::unix::fs::lchown(&link, Some(54_321), None).unwrap();
+            assert!(Store::open(&link, uid).unwrap_err().to_string().contains("belongs to somebody else"));
+        }
         assert!(Store::open(&store.root, uid + 1).unwrap_err().to_string().contains("must belong to user"));
         fs::set_permissions(&store.root, fs::Permissions::from_mode(0o710)).unwrap();
         assert!(Store::open(&store.root, uid).unwrap_err().to_string().contains("mode 0710"));

@@ -19,9 +19,15 @@ const ORDERLY: Duration = Duration::from_millis(30);
 const SAYS_WHO: Duration = Duration::from_millis(500);
 
 /// Ends what runs in a box and removes it; waits until nothing is left. `identity` is what is known of it, if anything is: a creator that
-/// was killed half-way leaves a box that only speaks for itself.
-pub(crate) fn destroy(path: &Path, identity: Option<&Identity>, deadline: Instant) -> Result<(), Error> {
-    end(path, identity, deadline).and_then(|()| remove::tree(path, deadline)).map_err(|e| {
+/// was killed half-way leaves a box that only speaks for itself. What it says is of this run of the machine if `is_recent`, or if something
+/// still holds its lock.
+pub(crate) fn destroy(
+    path: &Path,
+    identity: Option<&Identity>,
+    is_recent: bool,
+    deadline: Instant,
+) -> Result<(), Error> {
+    end(path, identity, is_recent, deadline).and_then(|()| remove::tree(path, deadline)).map_err(|e| {
         let error = io_error(format!("cannot remove {}", path.display()), e);
         if error.kind() == ErrorKind::DeadlineExceeded { still_there(path) } else { error.with_effect(Effect::Unknown) }
     })
@@ -33,12 +39,12 @@ fn still_there(path: &Path) -> Error {
         .because(format!("something of {} was still there", path.display()))
 }
 
-fn end(path: &Path, identity: Option<&Identity>, deadline: Instant) -> io::Result<()> {
+fn end(path: &Path, identity: Option<&Identity>, is_recent: bool, deadline: Instant) -> io::Result<()> {
     let begun = Instant::now();
     let mut pause = Duration::from_micros(200);
     let mut inside = identity.and_then(|i| i.namespaces.get("pid").copied());
     loop {
-        let said = reported(path);
+        let said = if is_recent || is_held(path)? { reported(path) } else { None };
         let known = identity.map(|i| (i.init, Some(i.parent))).or(said.map(|(init, _)| (init, None)));
         if let Some((init, _)) = known
             && inside.is_none()

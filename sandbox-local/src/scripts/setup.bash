@@ -50,6 +50,14 @@ init=${stat%% *}
 printf '%s\n' "$stat" >&0 || exit
 echo 1 >/proc/sys/user/max_user_namespaces || exit
 
+# Whoever started this has left nothing open, or nearly: here nothing is left for certain.
+for fd in /proc/self/fd/*; do
+    fd=${fd##*/}
+    if ((fd > 2)); then
+        exec {fd}>&-
+    fi
+done
+
 build 0</dev/null &
 cd / || exit
 exec 0</dev/null 1>/dev/null 2>/dev/null

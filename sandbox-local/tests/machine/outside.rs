@@ -13,6 +13,7 @@ use crate::bed::{Bed, Needs, Part, Trial, ok, owned, sh, spec};
 
 pub(crate) const TRIALS: &[Trial] = &[
     ("outside::racing_processes_converge", Needs::Nothing, racing_processes_converge),
+    ("outside::odd_places", Needs::Nothing, odd_places),
     ("outside::values_stay_across_processes", Needs::Nothing, values_stay_across_processes),
     ("outside::deployments_know_nothing_of_each_other", Needs::Nothing, deployments_know_nothing_of_each_other),
     ("outside::an_image_is_a_directory", Needs::Nothing, an_image_is_a_directory),
@@ -46,6 +47,26 @@ fn racing_processes_converge(bed: &Bed) {
             assert_eq!(ok(&s, "wc -l < /workspace/racers").await, "6\n", "all were in the same sandbox");
             provider.reap(s.id()).await.unwrap();
         });
+    }
+}
+
+fn odd_places(bed: &Bed) {
+    for name in
+        ["a b", "tab\tline\nend", "back\\slash", "#hash", "'quote\"", "\u{e9}\u{4e2d}", "-rf", "$(id)", "x,y=z:w"]
+    {
+        let place = bed.state.parent().unwrap().join(name);
+        bed.block(async {
+            let provider = LocalProvider::new(bed.config().with_state_dir(&place)).unwrap();
+            for read_only in [false, true] {
+                let mut spec = spec("a");
+                spec.hardening.read_only_root = read_only;
+                let s = provider.provision(&spec).await.unwrap_or_else(|e| panic!("{name}: {e:?}"));
+                assert_eq!(ok(&s, "echo here > f; cat f").await, "here\n");
+                provider.reap(s.id()).await.unwrap();
+            }
+            assert!(owned(&provider).await.is_empty());
+        });
+        fs::remove_dir(&place).unwrap();
     }
 }
 
