@@ -165,8 +165,7 @@ pub(crate) fn lost(reason: impl Into<String>) -> Error {
 fn bootstrap(nonce: Nonce, env: &Env) -> Vec<u8> {
     let mut script = scripts::agent().as_bytes().to_vec();
     script.extend_from_slice(format!("__sbx_main {}\n", nonce.as_str()).as_bytes());
-    let mut text =
-        format!("IFS= LC_ALL=C read -r -N {} __sbx_n && eval \"$__sbx_n\"\n", script.len()).into_bytes();
+    let mut text = format!("IFS= LC_ALL=C read -r -N {} __sbx_n && eval \"$__sbx_n\"\n", script.len()).into_bytes();
     text.append(&mut script);
     if !env.is_empty() {
         text.extend(frame(&setup(env)));
