@@ -14,11 +14,12 @@ use crate::argv::{self, Enter, Kernel, Prelude, Start};
 use crate::cgroup::{self, Bounds, Groups};
 use crate::config::LocalConfig;
 use crate::error::io_error;
+use crate::fstab::Plan;
 use crate::plan::{self, Layout};
 use crate::record::{Phase, Record};
 use crate::spawn::Spawner;
 use crate::spec::{differences, image, inner_ids, path_of};
-use crate::start::{self, Programs, Started, is_held};
+use crate::start::{self, Place, Program, Rest, Started, is_held};
 use crate::store::{self, Guard, Store};
 use crate::tools::Tools;
 use crate::{ident, inherited, parse, teardown};
@@ -53,12 +54,30 @@ pub(crate) struct Provisioned {
     pub(crate) made: Option<Made>,
 }
 
-/// What comes with a sandbox that was just made.
+/// What comes with a sandbox that is being made.
 pub(crate) struct Made {
     /// Its process here, to be waited for.
     pub(crate) parent: Child,
+    /// What is still to be done.
+    pub(crate) unfinished: Unfinished,
     /// Nobody else changes the session while this is held.
     pub(crate) guard: Guard,
+}
+
+/// A sandbox whose root is in place, with the old one perhaps still below it.
+pub(crate) struct Unfinished {
+    plan: Plan,
+    kernel: Kernel,
+    /// What lets go of the old root, if that does not happen by itself: then the root is foreign, and nothing of it may run before.
+    detach: Option<Program>,
+    rest: Rest,
+}
+
+impl Unfinished {
+    /// Whether a shell may start meanwhile: one that is the machine's own.
+    pub(crate) fn may_warm_up(&self) -> bool {
+        self.detach.is_none()
+    }
 }
 
 impl Host {
@@ -130,7 +149,9 @@ impl Host {
         }
         let recreated = self.clear(&guard, &spec.session)?;
         match self.make(runtime, &guard, spec, uid, gid, recreated.clone()) {
-            Ok((record, parent)) => Ok(Provisioned { record, made: Some(Made { parent, guard }) }),
+            Ok((record, parent, unfinished)) => {
+                Ok(Provisioned { record, made: Some(Made { parent, unfinished, guard }) })
+            }
             Err(error) => {
                 self.unmake(guard, &spec.session, recreated.is_some());
                 Err(error)
@@ -177,7 +198,7 @@ impl Host {
         uid: u32,
         gid: u32,
         recreated: Option<Recreated>,
-    ) -> Result<(Record, Child), Error> {
+    ) -> Result<(Record, Child, Unfinished), Error> {
         let nonce = store::nonce()?;
         let kernel = self.kernel(&nonce);
         let image = image(&spec.image)?;
@@ -221,30 +242,43 @@ impl Host {
         };
         let plan = plan::plan(&layout)?;
         let path = self.store.box_of(&spec.session, &record.nonce);
-        start::make_box(&path, &plan, kernel)?;
+        start::make_box(&path, kernel)?;
         let join = cgroup::join_files(&record.cgroups);
         let prelude = Prelude { inherited: inherited::look(), join: &join };
+        let (leaves, foreign) = (prelude.inherited.terminal, image.is_some());
         let processes = spec.hardening.pids.value();
-        let foreign = image.is_some();
-        let detach =
-            |init: i32, parent: i32| argv::detach(&self.tools, &Enter { kernel, parent, init, own_network, prelude });
-        let programs = Programs {
-            start: argv::start(&self.tools, &Start { kernel, uid, gid, own_network, processes, foreign, prelude }),
-            detach: if foreign { Some(&detach) } else { None },
-            leaves: prelude.inherited.terminal,
-        };
+        let argv = argv::start(&self.tools, &Start { kernel, uid, gid, own_network, processes, foreign, prelude });
         let deadline = Instant::now() + self.config.start_timeout;
-        let Started { identity, parent } =
-            start::start(&self.spawner, runtime, &path, &plan, kernel, &programs, deadline)?;
-        if !has_shell(identity.init.pid)? {
-            return Err(
-                Error::new(ErrorKind::ImagePull).because(format!("image {}: it has no program /bin/bash", spec.image))
-            );
-        }
+        let program = Program { argv, leaves };
+        let place = Place { path: &path, plan: &plan, kernel };
+        let Started { identity, parent, rest } = start::start(&self.spawner, runtime, &place, &program, deadline)?;
+        let enter = Enter { kernel, parent: identity.parent.pid, init: identity.init.pid, own_network, prelude };
+        let detach = foreign.then(|| Program { argv: argv::detach(&self.tools, &enter), leaves });
         record.identity = Some(identity);
-        record.phase = Phase::Running;
         guard.write(&record)?;
-        Ok((record, parent))
+        Ok((record, parent, Unfinished { plan, kernel, detach, rest }))
+    }
+
+    /// Sees a sandbox that is being made through to its end.
+    pub(crate) fn finish(
+        &self,
+        runtime: &Handle,
+        guard: &Guard,
+        mut record: Record,
+        unfinished: Unfinished,
+    ) -> Result<(), Error> {
+        let Unfinished { plan, kernel, detach, rest } = unfinished;
+        let path = self.store.box_of(&record.spec.session, &record.nonce);
+        let identity =
+            record.identity.as_ref().ok_or_else(|| Error::new(ErrorKind::Other).because("it has no identity"))?;
+        let place = Place { path: &path, plan: &plan, kernel };
+        start::finish(&self.spawner, runtime, &place, identity, detach.as_ref(), rest)?;
+        if !has_shell(identity.init.pid)? {
+            let why = format!("image {}: it has no program /bin/bash", record.spec.image);
+            return Err(Error::new(ErrorKind::ImagePull).because(why));
+        }
+        record.phase = Phase::Running;
+        guard.write(&record)
     }
 
     /// Removes what a failed attempt left. What cannot be removed stays listed, and the next provision or reap tries again.

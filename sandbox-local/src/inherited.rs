@@ -3,6 +3,9 @@
 use std::fs;
 use std::io;
 
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
+use rustix::io::Errno;
+
 use crate::parse::status_field;
 
 /// What a program would inherit from this process beyond its three standard streams, and must not.
@@ -17,7 +20,7 @@ pub(crate) struct Inherited {
 }
 
 /// With more descriptors than this it is cheaper to undo than to look.
-const MAX_LOOKED_AT: usize = 256;
+const MAX_LOOKED_AT: usize = 192;
 
 /// Looks at this process. What cannot be seen counts as there.
 pub(crate) fn look() -> Inherited {
@@ -47,25 +50,36 @@ fn has_terminal(stat: &str) -> bool {
 /// Whether a descriptor would stay open across the start of a program: Rust's own never do, inherited ones and C libraries' can. One that
 /// a C library opens between this look and the start is missed.
 fn leaks() -> io::Result<bool> {
-    for (count, entry) in fs::read_dir("/proc/self/fd")?.enumerate() {
+    let directory =
+        openat(CWD, "/proc/self/fdinfo", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // What is asked for comes first; the rest, long for some kinds, is left unread.
+    let mut head = [0u8; 64];
+    for (count, entry) in Dir::read_from(&directory)?.enumerate() {
         if count > MAX_LOOKED_AT {
             return Ok(true);
         }
-        let name = entry?.file_name();
-        let Some(number) = name.to_str().filter(|n| !matches!(*n, "0" | "1" | "2")) else { continue };
-        match fs::read_to_string(format!("/proc/self/fdinfo/{number}")) {
-            Ok(info) if !closes_itself(&info) => return Ok(true),
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(e),
+        let entry = entry?;
+        if matches!(entry.file_name().to_bytes(), b"." | b".." | b"0" | b"1" | b"2") {
+            continue;
+        }
+        let file = match openat(&directory, entry.file_name(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => continue,
+            Err(e) => return Err(e.into()),
+        };
+        match rustix::io::read(&file, &mut head) {
+            Ok(n) if !closes_itself(&head[..n]) => return Ok(true),
+            Ok(_) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e.into()),
         }
     }
     Ok(false)
 }
 
-fn closes_itself(info: &str) -> bool {
+fn closes_itself(info: &[u8]) -> bool {
     const CLOEXEC: u64 = 0o2_000_000;
-    let flags = status_field(info, "flags").and_then(|f| u64::from_str_radix(f, 8).ok());
+    let info = String::from_utf8_lossy(info);
+    let flags = status_field(&info, "flags").and_then(|f| u64::from_str_radix(f, 8).ok());
     flags.is_some_and(|f| f & CLOEXEC != 0)
 }
 
@@ -79,8 +93,8 @@ mod tests {
         assert!(ignores_signals("SigIgn:\t0000000000001001\n") && ignores_signals(""));
         assert!(!has_terminal("7 (a) b) S 1 7 7 0 -1 4194560"));
         assert!(has_terminal("7 (ab) S 1 7 7 34816 -1 4194560") && has_terminal(""));
-        assert!(closes_itself("pos:\t0\nflags:\t02100000\n") && !closes_itself("pos:\t0\nflags:\t0100000\n"));
-        assert!(!closes_itself(""));
+        assert!(closes_itself(b"pos:\t0\nflags:\t02100000\nmnt_id") && !closes_itself(b"pos:\t0\nflags:\t0100000\n"));
+        assert!(!closes_itself(b""));
     }
 
     #[test]

@@ -151,6 +151,45 @@ impl Local {
         });
     }
 
+    async fn find_or_make(&self, spec: &Spec) -> Result<Arc<Live>, Error> {
+        let (host, handle, wanted) = (Arc::clone(&self.host), runtime()?, spec.clone());
+        let asker = Arc::new(());
+        let asked = Arc::downgrade(&asker);
+        let work = move || host.provision(&handle, &wanted, &|| asked.strong_count() == 0);
+        let Provisioned { record, made } = blocking(work).await?;
+        let Some(Made { parent, unfinished, guard }) = made else { return self.handle(record) };
+        self.wait_for(parent);
+        let live = self.handle(record.clone())?;
+        let (host, handle) = (Arc::clone(&self.host), runtime()?);
+        let at_once = unfinished.may_warm_up();
+        // The session stays locked to the end.
+        let finish = blocking(move || {
+            let outcome = host.finish(&handle, &guard, record, unfinished);
+            Ok((guard, outcome))
+        });
+        let (guard, outcome) = if at_once {
+            let (finished, warm) = tokio::join!(finish, live.guest.warm_up());
+            let (guard, outcome) = finished?;
+            (guard, outcome.and(warm))
+        } else {
+            let (guard, outcome) = finish.await?;
+            match outcome {
+                Ok(()) => (guard, live.guest.warm_up().await),
+                failed => (guard, failed),
+            }
+        };
+        if let Err(error) = outcome {
+            let (host, session, keep) = (Arc::clone(&self.host), spec.session.clone(), live.recreated.is_some());
+            blocking(move || {
+                host.unmake(guard, &session, keep);
+                Ok(())
+            })
+            .await?;
+            return Err(error);
+        }
+        Ok(live)
+    }
+
     /// The sandbox of a session, if it runs.
     async fn find(&self, session: &SessionId) -> Result<Arc<Live>, Error> {
         let (host, id) = (Arc::clone(&self.host), session.clone());
@@ -192,32 +231,15 @@ impl Provider for Local {
     }
 
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
-        let (host, runtime, wanted) = (Arc::clone(&self.host), runtime()?, spec.clone());
-        let asker = Arc::new(());
-        let asked = Arc::downgrade(&asker);
-        let work = move || host.provision(&runtime, &wanted, &|| asked.strong_count() == 0);
-        let Provisioned { record, made } = match blocking(work).await {
+        match self.find_or_make(spec).await {
+            Ok(live) => Ok(live),
             // Perhaps the machine forbids it altogether: then say what.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 self.probe().await?;
-                return Err(error);
+                Err(error)
             }
-            other => other?,
-        };
-        let live = self.handle(record)?;
-        if let Some(Made { parent, guard }) = made {
-            self.wait_for(parent);
-            if let Err(error) = live.guest.warm_up().await {
-                let (host, session, keep) = (Arc::clone(&self.host), spec.session.clone(), live.recreated.is_some());
-                blocking(move || {
-                    host.unmake(guard, &session, keep);
-                    Ok(())
-                })
-                .await?;
-                return Err(error);
-            }
+            Err(error) => Err(error),
         }
-        Ok(live)
     }
 
     async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error> {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown, symlink};
 use std::path::Path;
@@ -20,158 +20,222 @@ use crate::error::io_error;
 use crate::fstab::{Plan, ROOT};
 use crate::ident::{Identity, Process};
 use crate::plan::OLD;
-use crate::spawn::Spawner;
+use crate::spawn::{Ends, Spawner};
 use crate::{parse, verify};
 
 /// The file that the sandbox's processes hold locked, and in which the first of them says who it is.
 pub(crate) const ALIVE: &str = "alive";
 const FSTAB: &str = "fstab";
 const TICK: &str = "tick";
+const GO: &str = "go";
 /// The most that is kept of what the set-up says.
 const MAX_MESSAGES: usize = 16 * 1024;
 
-/// Makes the directory of a sandbox and all that its root consists of.
-pub(crate) fn make_box(path: &Path, plan: &Plan, kernel: Kernel) -> Result<(), Error> {
+/// Makes the directory of a sandbox, with what its processes wait for.
+pub(crate) fn make_box(path: &Path, kernel: Kernel) -> Result<(), Error> {
     let make = || -> io::Result<()> {
-        let own = |path: &Path| if kernel.switch { lchown(path, Some(kernel.uid), Some(kernel.gid)) } else { Ok(()) };
         DirBuilder::new().mode(0o700).create(path)?;
-        let root = path.join(ROOT);
-        fs::create_dir(&root)?;
-        own(&root)?;
-        for (name, mode) in &plan.dirs {
-            let at = root.join(name);
-            fs::create_dir(&at)?;
-            fs::set_permissions(&at, fs::Permissions::from_mode(*mode))?;
-            own(&at)?;
+        for name in [TICK, GO] {
+            mknodat(CWD, path.join(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+            kernel.own(&path.join(name))?;
         }
-        for (name, target) in &plan.links {
-            let at = root.join(name);
-            symlink(target, &at)?;
-            own(&at)?;
-        }
-        for (name, contents) in &plan.files {
-            let at = root.join(name);
-            fs::write(&at, contents)?;
-            fs::set_permissions(&at, fs::Permissions::from_mode(0o644))?;
-            own(&at)?;
-        }
-        fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
-        fs::write(path.join(FSTAB), plan.fstab())?;
-        mknodat(CWD, path.join(TICK), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-        for name in [FSTAB, TICK] {
-            own(&path.join(name))?;
-        }
-        own(path)
+        kernel.own(path)
     };
     make().map_err(|e| io_error(format!("cannot make {}", path.display()), e))
 }
 
-/// A sandbox that was just made.
+/// Makes all that the root of a sandbox consists of.
+fn fill_box(path: &Path, plan: &Plan, kernel: Kernel) -> io::Result<()> {
+    let root = path.join(ROOT);
+    fs::create_dir(&root)?;
+    kernel.own(&root)?;
+    for (name, mode) in &plan.dirs {
+        let at = root.join(name);
+        fs::create_dir(&at)?;
+        fs::set_permissions(&at, fs::Permissions::from_mode(*mode))?;
+        kernel.own(&at)?;
+    }
+    for (name, target) in &plan.links {
+        let at = root.join(name);
+        symlink(target, &at)?;
+        kernel.own(&at)?;
+    }
+    for (name, contents) in &plan.files {
+        let at = root.join(name);
+        fs::write(&at, contents)?;
+        fs::set_permissions(&at, fs::Permissions::from_mode(0o644))?;
+        kernel.own(&at)?;
+    }
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
+    fs::write(path.join(FSTAB), plan.fstab())?;
+    kernel.own(&path.join(FSTAB))
+}
+
+impl Kernel {
+    /// Gives something to this user, unless the caller is this user.
+    fn own(self, path: &Path) -> io::Result<()> {
+        if self.switch { lchown(path, Some(self.uid), Some(self.gid)) } else { Ok(()) }
+    }
+}
+
+/// A sandbox whose root is in place, with the old one perhaps still below it: nothing of a tenant may run yet.
 pub(crate) struct Started {
     pub(crate) identity: Identity,
     /// The process that the caller must wait for when it ends.
     pub(crate) parent: Child,
+    pub(crate) rest: Rest,
 }
 
-/// What it takes to start a sandbox besides its box.
-pub(crate) struct Programs<'a> {
-    /// Makes it.
-    pub(crate) start: Vec<OsString>,
-    /// Lets go of its old root, if the first one does not: given the first process and its parent.
-    pub(crate) detach: Option<&'a dyn Fn(i32, i32) -> Vec<OsString>>,
-    /// They leave for a session of their own by themselves.
-    pub(crate) leaves: bool,
+/// What is still to come of a start: the report, and messages for people.
+pub(crate) struct Rest {
+    ends: [OwnedFd; 2],
+    open: [bool; 2],
+    heard: [Vec<u8>; 2],
+    deadline: Instant,
 }
 
-/// Starts the processes of a box and waits until its root is in place. What a failure leaves ends when the box is removed; the runtime
-/// waits for it.
+/// A box, what is to be in it, and who it is for.
+pub(crate) struct Place<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) plan: &'a Plan,
+    pub(crate) kernel: Kernel,
+}
+
+/// Starts the processes of a box, fills it meanwhile, and waits until its root is in place. What a failure leaves ends when the box is
+/// removed; the runtime waits for it.
 pub(crate) fn start(
     spawner: &Spawner,
     runtime: &Handle,
-    path: &Path,
-    plan: &Plan,
-    kernel: Kernel,
-    programs: &Programs<'_>,
+    place: &Place<'_>,
+    program: &Program,
     deadline: Instant,
 ) -> Result<Started, Error> {
-    let (report, messages, parent) =
-        launch(spawner, runtime, path, programs).map_err(|e| cannot_start(&programs.start, e))?;
-    watch(report, messages, deadline, Some(b"ready\n"))?;
-    if let (Some(detach), Some((init, parent))) = (programs.detach, reported(path)) {
-        let argv = detach(init.pid, parent);
-        let (messages, end) = io::pipe().map_err(|e| cannot_start(&argv, e))?;
-        let (report, report_end) = io::pipe().map_err(|e| cannot_start(&argv, e))?;
-        let ends = [Stdio::null(), report_end.into(), end.into()];
-        let mut child =
-            spawner.spawn(runtime, &argv, Path::new("/"), ends, programs.leaves).map_err(|e| cannot_start(&argv, e))?;
+    let Place { path, plan, kernel } = *place;
+    let (report, messages, parent) = launch(spawner, runtime, path, program).map_err(|e| program.failed(e))?;
+    let mut rest = Rest::new(report, messages, deadline);
+    let fill = || -> io::Result<File> {
+        fill_box(path, plan, kernel)?;
+        // For reading too: whoever waits for it may not have opened it yet, or never will.
+        let mut go = OpenOptions::new().read(true).write(true).open(path.join(GO))?;
+        go.write_all(b"go\n")?;
+        Ok(go)
+    };
+    let go = fill().map_err(|e| io_error(format!("cannot fill {}", path.display()), e))?;
+    rest.watch(Some(b"pivoted\n"))?;
+    drop(go);
+    let gone = || wrong("its first process ended".to_owned());
+    let (init, parent_pid) =
+        reported(path).ok_or_else(|| wrong("its first process did not say who it is".to_owned()))?;
+    let identity = Identity::complete(init, parent_pid)
+        .map_err(|e| io_error("cannot see the processes of the sandbox", e))?
+        .ok_or_else(gone)?;
+    Ok(Started { identity, parent, rest })
+}
+
+/// Waits until the old root is gone, sees to that with `detach` if it does not go by itself, and looks whether everything is as planned.
+pub(crate) fn finish(
+    spawner: &Spawner,
+    runtime: &Handle,
+    place: &Place<'_>,
+    identity: &Identity,
+    detach: Option<&Program>,
+    mut rest: Rest,
+) -> Result<(), Error> {
+    rest.watch(Some(b"ready\n"))?;
+    if let Some(program) = detach {
+        let (report, report_end) = io::pipe().map_err(|e| program.failed(e))?;
+        let (messages, messages_end) = io::pipe().map_err(|e| program.failed(e))?;
+        let ends = [Stdio::null(), report_end.into(), messages_end.into()];
+        let mut child = program.start(spawner, runtime, Path::new("/"), ends).map_err(|e| program.failed(e))?;
+        let mut rest = Rest::new(report, messages, rest.deadline);
         // It says nothing if it succeeds; whether it did, the mounts tell.
-        watch(report.into(), messages.into(), deadline, None).inspect_err(|_| {
+        rest.watch(None).inspect_err(|_| {
             let _ = child.start_kill();
         })?;
     }
-    Ok(Started { identity: inspect(path, plan, kernel)?, parent })
+    inspect(place, identity)
 }
 
-fn cannot_start(argv: &[OsString], error: io::Error) -> Error {
-    let name = argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
-    io_error(format!("cannot start {name}"), error)
+/// A program of the host's to start.
+pub(crate) struct Program {
+    pub(crate) argv: Vec<OsString>,
+    /// It leaves for a session of its own by itself.
+    pub(crate) leaves: bool,
+}
+
+impl Program {
+    fn start(&self, spawner: &Spawner, runtime: &Handle, directory: &Path, ends: Ends) -> io::Result<Child> {
+        spawner.spawn(runtime, &self.argv, directory, ends, self.leaves)
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        let name = self.argv.first().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();
+        io_error(format!("cannot start {name}"), error)
+    }
 }
 
 fn launch(
     spawner: &Spawner,
     runtime: &Handle,
     path: &Path,
-    programs: &Programs<'_>,
+    program: &Program,
 ) -> io::Result<(OwnedFd, OwnedFd, Child)> {
     let alive = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path.join(ALIVE))?;
     flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
     let ((report, report_end), (messages, messages_end)) = (io::pipe()?, io::pipe()?);
     let ends = [Stdio::from(alive), Stdio::from(report_end), Stdio::from(messages_end)];
-    let child = spawner.spawn(runtime, &programs.start, path, ends, programs.leaves)?;
+    let child = program.start(spawner, runtime, path, ends)?;
     Ok((report.into(), messages.into(), child))
 }
 
-/// Waits for the word that everything is in place, or without one for a silent end.
-fn watch(report: OwnedFd, messages: OwnedFd, deadline: Instant, awaited: Option<&[u8]>) -> Result<(), Error> {
-    let failed = |what: &str, said: &[u8]| {
-        let said = String::from_utf8_lossy(said);
+impl Rest {
+    fn new(report: impl Into<OwnedFd>, messages: impl Into<OwnedFd>, deadline: Instant) -> Self {
+        Self { ends: [report.into(), messages.into()], open: [true; 2], heard: [Vec::new(), Vec::new()], deadline }
+    }
+
+    /// Waits for the word that something is in place, or without one for a silent end.
+    fn watch(&mut self, awaited: Option<&[u8]>) -> Result<(), Error> {
+        loop {
+            if let Some(word) = awaited
+                && self.heard[0].starts_with(word)
+            {
+                self.heard[0].drain(..word.len());
+                return Ok(());
+            }
+            if self.open == [false; 2] {
+                break;
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.failed("it was not in place in time"));
+            }
+            let mut fds: Vec<_> = self.ends.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            if let Some(closed) = self.open.iter().position(|open| !open) {
+                fds.remove(closed);
+            }
+            match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(io_error("cannot wait for the set-up", e)),
+            }
+            let mut ready = fds.iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
+            for i in 0..2 {
+                if self.open[i] && ready.next() == Some(true) {
+                    self.open[i] = read_some(&self.ends[i], &mut self.heard[i])?;
+                }
+            }
+        }
+        if awaited.is_none() && self.heard[1].is_empty() {
+            return Ok(());
+        }
+        Err(self.failed("the set-up ended early"))
+    }
+
+    fn failed(&self, what: &str) -> Error {
+        let said = String::from_utf8_lossy(&self.heard[1]);
         let said = said.trim().replace('\n', "; ");
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
         Error::new(ErrorKind::Unavailable).with_effect(Effect::Unknown).because(format!("{what}{said}"))
-    };
-    let (mut word, mut said) = (Vec::new(), Vec::new());
-    let mut open = [true, true];
-    while open[0] || open[1] {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(failed("it was not in place in time", &said));
-        }
-        let mut fds = Vec::new();
-        for (fd, open) in [(&report, open[0]), (&messages, open[1])] {
-            if open {
-                fds.push(PollFd::new(fd, PollFlags::IN));
-            }
-        }
-        let timeout = Timespec::try_from(left).ok();
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(io_error("cannot wait for the set-up", e)),
-        }
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        let mut ready = ready.into_iter();
-        for (i, (fd, kept)) in [(&report, &mut word), (&messages, &mut said)].into_iter().enumerate() {
-            if open[i] && ready.next() == Some(true) {
-                open[i] = read_some(fd, kept)?;
-            }
-        }
-        if awaited == Some(&word) {
-            return Ok(());
-        }
     }
-    if awaited.is_none() && said.is_empty() {
-        return Ok(());
-    }
-    Err(failed("the set-up ended early", &said))
 }
 
 /// Reads what is there; `false` at the end.
@@ -183,28 +247,29 @@ fn read_some(fd: impl AsFd, kept: &mut Vec<u8>) -> Result<bool, Error> {
     Ok(n > 0)
 }
 
-/// Looks at what was made, from outside, and says who it is.
-fn inspect(path: &Path, plan: &Plan, kernel: Kernel) -> Result<Identity, Error> {
-    let wrong = |what: String| {
-        Error::new(ErrorKind::Unavailable)
-            .with_effect(Effect::Unknown)
-            .because(format!("it is not what it must be: {what}"))
-    };
-    let (init, parent) = reported(path).ok_or_else(|| wrong("its first process did not say who it is".to_owned()))?;
+fn wrong(what: String) -> Error {
+    let what = format!("it is not what it must be: {what}");
+    Error::new(ErrorKind::Unavailable).with_effect(Effect::Unknown).because(what)
+}
+
+/// Looks at what was made, from outside.
+fn inspect(place: &Place<'_>, identity: &Identity) -> Result<(), Error> {
+    let Place { path, plan, kernel } = *place;
     let read = |what: &str| {
-        let file = format!("/proc/{}/{what}", init.pid);
+        let file = format!("/proc/{}/{what}", identity.init.pid);
         fs::read(&file).map_err(|e| io_error(format!("cannot read {file}"), e))
     };
     let mounts = parse::mountinfo(&read("mountinfo")?).ok_or_else(|| wrong("its mounts are not legible".to_owned()))?;
     verify::mounts(plan, &mounts).map_err(wrong)?;
     let status = String::from_utf8_lossy(&read("status")?).into_owned();
     verify::credentials(&status, kernel.uid, kernel.gid).map_err(wrong)?;
-    let identity = Identity::complete(init, parent)
-        .map_err(|e| io_error("cannot see the processes of the sandbox", e))?
-        .ok_or_else(|| wrong("its first process ended".to_owned()))?;
     // Where the old root was: by now an empty directory. From out here it is not the sandbox's business whether it can be written.
     fs::remove_dir(path.join(ROOT).join(OLD)).map_err(|e| io_error("cannot remove what held the old root", e))?;
-    Ok(identity)
+    match identity.lives() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(wrong("its first process ended".to_owned())),
+        Err(e) => Err(io_error("cannot see the processes of the sandbox", e)),
+    }
 }
 
 /// What the first process of a box said of itself: who it is, and its parent's pid.
@@ -272,7 +337,7 @@ mod tests {
                 .stderr(messages_end)
                 .spawn()
                 .unwrap();
-            let heard = watch(report.into(), messages.into(), deadline, awaited);
+            let heard = Rest::new(report, messages, deadline).watch(awaited);
             child.kill().unwrap();
             child.wait().unwrap();
             heard.map_err(|e| e.to_string())

@@ -2,8 +2,9 @@
 # The first process of a sandbox, until it becomes `sleep`.
 #
 # It is fed to `bash --norc --noprofile -p -c`, as the root of the outer user namespace and process 1 of the new pid namespace, with
-# the host's file system still in place. Working directory: the box, which has `fstab`, `tick` (a FIFO that nobody writes to) and
-# `fs`, the root to be. Descriptors: 0 the locked `alive` file, 1 the report, 2 messages for people.
+# the host's file system still in place. Working directory: the box, which has two FIFOs: `tick`, which nobody writes to, and `go`, which
+# tells that `fs`, the root to be, is filled and `fstab` written. Descriptors: 0 the locked `alive` file, 1 the report, 2 messages for
+# people. The report is `pivoted` and `ready`, a line each.
 #
 # Two branches run at once. This process moves into the inner user namespace and becomes `sleep`, with SIGCHLD ignored, so that
 # the kernel reaps orphans. Its child builds the root in the outer one and swaps it in under both. What starts after the swap comes
@@ -13,13 +14,14 @@
 mount=$1 pivot_root=$2 unshare=$3 env=$4 sleep=$5 ip=$6 hostname=$7 uid=$8 gid=$9 processes=${10} umount=${11}
 
 build() {
-    local kind comm='' tries
+    local kind comm='' tries word
     if [[ $ip ]]; then
         "$ip" link set dev lo up &
     fi
     if [[ $hostname ]]; then
         "$hostname" sandbox &
     fi
+    read -r word <go && [[ $word == go ]] || exit
     "$mount" -n -a -T fstab || exit
     for kind in mnt pid net ipc uts cgroup time; do
         if [[ -e /proc/sys/user/max_${kind}_namespaces ]]; then
@@ -37,6 +39,7 @@ build() {
     cd fs || exit
     "$pivot_root" . .old || exit
     cd / || exit
+    printf 'pivoted\n'
     if [[ $umount ]]; then
         "$umount" -n -l /.old || exit
     fi
