@@ -172,14 +172,7 @@ fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: 
     for executable in built.programs.values() {
         user.lend(executable)?;
     }
-    // The suites' tests of themselves say nothing about who runs them; what they say of a backend is run again.
-    let itself = |binary: &TestBinary| {
-        let name = binary.executable.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        ["honest-", "mutants-", "isolation_mutants-", "isolation_fake-", "runner-"]
-            .iter()
-            .any(|start| name.starts_with(start))
-    };
-    let chosen = |binary: &&TestBinary| ALSO_AS_USER.contains(&binary.package.as_str()) && !itself(binary);
+    let chosen = |binary: &&TestBinary| ALSO_AS_USER.contains(&binary.package.as_str());
     for binary in built.tests.iter().filter(chosen) {
         let executable = user.lend(&binary.executable)?;
         // Golden files and the like: the clone itself may lie where only root can read.
@@ -200,8 +193,8 @@ fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: 
     for process in &left {
         println!("left behind by the tests of the ordinary user: {process}");
     }
-    // Tests over a plain shell leave stragglers on purpose, and on a busy machine they outlive this look: named, not counted.
-    let counts = Counts { passed: u64::from(left.is_empty()), failed: 0, ignored: u64::from(!left.is_empty()) };
+    let counts =
+        Counts { passed: u64::from(left.is_empty()), failed: u64::from(!left.is_empty()), ..Counts::default() };
     tally.push("no process of the ordinary user is left", counts, started);
     Ok(())
 }

@@ -263,8 +263,11 @@ async fn planted_names(bed: B) -> Outcome {
 
 async fn file_that_becomes_a_fifo(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let swap = "cd /tmp; for i in {1..400}; do rm -f f; mkfifo f; rm -f f; echo content > f; ln -sf /dev/zero f; rm -f f; echo content > f; done";
+    sandbox.ok("echo content > /tmp/f").await?;
+    // It swaps for as long as somebody reads, so that the reads cannot miss it.
+    let swap = "cd /tmp; while [[ ! -e enough ]]; do rm -f f; mkfifo f; > begun; rm -f f; echo content > f; ln -sf /dev/zero f; rm -f f; echo content > f; done";
     let read = async {
+        sandbox.ok("until [[ -e /tmp/begun ]]; do sleep 0.01; done").await?;
         let begun = Instant::now();
         for _ in 0..60 {
             if let Ok(bytes) = sandbox.try_read("/tmp/f", 1 << 20).await? {
@@ -280,7 +283,12 @@ async fn file_that_becomes_a_fifo(bed: B) -> Outcome {
             format!("{:?}", begun.elapsed())
         })
     };
-    let (swapped, read) = tokio::join!(sandbox.timed(swap, secs(60)), read);
-    swapped.map_err(|e: Failure| e.within("swapping"))?;
-    read
+    let read = async {
+        let read = read.await;
+        sandbox.ok("> /tmp/enough").await?;
+        read
+    };
+    let (swapped, read) = tokio::join!(sandbox.timed(swap, secs(120)), read);
+    read?;
+    swapped.map(drop).map_err(|e: Failure| e.within("swapping"))
 }
