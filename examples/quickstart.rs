@@ -1,6 +1,7 @@
 //! Shows an untrusted job run in a sandbox on this machine: files in, a result out, a deadline that fires, an escape that fails.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example talks")]
+#![allow(clippy::print_stderr, reason = "an example talks")]
 
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -35,54 +36,59 @@ try "mount something"                'mount -t tmpfs none /mnt'
 try "reach the network"              'exec 3<>/dev/tcp/1.1.1.1/53'
 "#;
 
+type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+
 #[tokio::main]
 async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("quickstart: {error}");
-            let mut cause = std::error::Error::source(&error);
-            while let Some(reason) = cause {
-                eprintln!("  because {reason}");
-                cause = reason.source();
-            }
             ExitCode::FAILURE
         }
     }
 }
 
-async fn run() -> Result<(), sandbox::Error> {
+async fn run() -> Result {
     let begun = Instant::now();
     let provider = LocalProvider::new(LocalConfig::default())?;
     let spec = Spec::new(SessionId::generate(), "host").with_networking(Networking::None);
     let sandbox = provider.provision(&spec).await?;
-    println!("A sandbox for {} after {:.0?}.\n", spec.session, begun.elapsed());
+    let ready = begun.elapsed();
 
-    let result = try_it(&*sandbox).await;
-
+    // A sandbox outlives its handles, so it is reaped whatever came of the work: `show` returns errors and does not panic,
+    // not even where nobody reads its output any more.
+    let shown = show(&*sandbox, ready).await;
     let begun = Instant::now();
     provider.reap(&spec.session).await?;
-    result?;
-    println!("Reaped in {:.0?}: no process, no mount and no file is left.", begun.elapsed());
+    shown?;
+    writeln!(stdout(), "Reaped in {:.0?}: no process, no mount and no file is left.", begun.elapsed())?;
     Ok(())
 }
 
-async fn try_it(sandbox: &dyn Sandbox) -> Result<(), sandbox::Error> {
+async fn show(sandbox: &dyn Sandbox, ready: Duration) -> Result {
+    writeln!(stdout(), "A sandbox for {} after {ready:.0?}.\n", sandbox.id())?;
+
     let at = |name: &str| SandboxPath::new(format!("/workspace/{name}"));
     sandbox.write_bytes(&at("input.txt")?, "76 24 90\n").await?;
     let job = sandbox.exec(ExecRequest::shell(JOB).with_limit(Duration::from_secs(20))).await?;
-    println!("{}", sandbox.read_to_string(&at("picture.txt")?, 1 << 20).await?);
-    println!("The job drew that in {:.0?} and ended with code {}.\n", job.elapsed, job.exit_code);
+    writeln!(stdout(), "{}", sandbox.read_to_string(&at("picture.txt")?, 1 << 20).await?)?;
+    writeln!(stdout(), "The job drew that in {:.0?} and ended with code {}.\n", job.elapsed, job.exit_code)?;
 
     let greedy = ExecRequest::shell("while :; do :; done").with_limit(Duration::from_millis(500));
     let result = sandbox.exec(greedy).await?;
-    println!("A job that never ends: timed out: {}, after {:.0?} of 500ms.\n", result.timed_out, result.elapsed);
+    writeln!(
+        stdout(),
+        "A job that never ends: timed out: {}, after {:.0?} of 500ms.\n",
+        result.timed_out,
+        result.elapsed
+    )?;
 
-    println!("A job that wants out:");
+    writeln!(stdout(), "A job that wants out:")?;
     let result = sandbox.exec(ExecRequest::shell(ESCAPE).with_limit(Duration::from_secs(10))).await?;
     for line in result.stdout.to_string_lossy().lines() {
-        println!("  {line}");
+        writeln!(stdout(), "  {line}")?;
     }
-    println!();
+    writeln!(stdout())?;
     Ok(())
 }

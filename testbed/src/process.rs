@@ -187,6 +187,11 @@ impl Task {
 }
 
 impl Ended {
+    /// The exit code; `None` if it was killed or ran out of time.
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.and_then(|status| status.code())
+    }
+
     pub(crate) fn success(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }

@@ -2,6 +2,7 @@
 
 mod beds;
 mod build;
+mod quickstart;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,12 +11,14 @@ use clap::Args;
 
 use self::beds::{Beds, InHost};
 use self::build::{Built, TestBinary};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::metadata::{Metadata, cargo};
 use crate::packages;
 use crate::process::{Stream, Task};
 use crate::tally::{Counts, Tally};
 use crate::user::OrdinaryUser;
+
+pub(crate) use self::quickstart::quickstart;
 
 /// The packages whose behaviour depends on who runs them.
 const ALSO_AS_USER: &[&str] = &["sandbox", "sandbox-guest", "sandbox-local", "conformance", "examples", "isolation"];
@@ -197,28 +200,6 @@ fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: 
         Counts { passed: u64::from(left.is_empty()), failed: u64::from(!left.is_empty()), ..Counts::default() };
     tally.push("no process of the ordinary user is left", counts, started);
     Ok(())
-}
-
-/// Runs the quickstart as root and as an ordinary user, or as who we are. `None` while there is no such example.
-pub(crate) fn quickstart() -> Result<Option<()>> {
-    let metadata = Metadata::load(false)?;
-    let Some(package) = metadata.example("quickstart") else {
-        return Ok(None);
-    };
-    let limit = Duration::from_secs(900);
-    Task::new(cargo(), limit).args(["run", "--quiet", "--example", "quickstart"]).named("quickstart").show()?.ok()?;
-    if rustix::process::geteuid().is_root() {
-        let executable = build::example(&package.name, "quickstart")?;
-        let user = OrdinaryUser::new()?;
-        let executable = user.lend(&executable)?;
-        println!("--- and as an ordinary user");
-        user.task(&executable, limit).named("quickstart as an ordinary user").show()?.ok()?;
-        let left = user.leftovers(Duration::from_secs(10))?;
-        if !left.is_empty() {
-            return Err(Error::new(format!("the quickstart left processes behind:\n{}", left.join("\n"))));
-        }
-    }
-    Ok(Some(()))
 }
 
 fn pass_on(stream: Stream, line: &str) {
