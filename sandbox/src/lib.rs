@@ -17,11 +17,19 @@
 //!     let sandbox = provider.provision(&spec).await?;
 //!     sandbox.write_bytes(&SandboxPath::new("/workspace/in.txt")?, "6 7").await?;
 //!     let job = ExecRequest::shell("read a b < in.txt; echo $((a * b))").with_limit(Duration::from_secs(5));
-//!     let result = sandbox.exec(job).await?;
-//!     assert_eq!(result.stdout.bytes, "42\n");
-//!     provider.reap(&spec.session).await
+//!     let result = sandbox.exec(job).await;
+//!     provider.reap(&spec.session).await?;
+//!     assert_eq!(result?.stdout.bytes, "42\n");
+//!     Ok(())
 //! }
 //! ```
+//!
+//! # A sandbox outlives its handles
+//!
+//! Dropping a handle, returning early and even the end of the process leave the sandbox where it is: the session id finds it again
+//! ([`attach`](Provider::attach)), and only [`reap`](Provider::reap) and [`destroy`](Sandbox::destroy) remove it. So keep the result
+//! of the work, reap, and then look at the result, as above. What a crash left behind is found through [`owned`](Provider::owned):
+//! reap each session that your own records do not know.
 //!
 //! # Errors
 //!
