@@ -81,7 +81,7 @@ async fn directly_below_the_root() {
     let dir = tempfile::tempdir().unwrap();
     // A root of its own, with this machine's tools.
     let script = "mount -t tmpfs t \"$1\" && cd \"$1\" && shift && for d in bin sbin usr lib lib64 proc dev; do
-        if [[ -L /$d ]]; then cp -a /$d .; elif [[ -d /$d ]]; then mkdir $d && mount --rbind /$d $d; fi || exit; done; PATH=$PATH:/usr/sbin:/sbin exec chroot . \"$@\"";
+        if [[ -L /$d ]]; then cp -P /$d .; elif [[ -d /$d ]]; then mkdir $d && mount --rbind /$d $d; fi || exit; done; PATH=$PATH:/usr/sbin:/sbin exec chroot . \"$@\"";
     let words = ["unshare", "-Urm", "bash", "-c", script, "bash", dir.path().to_str().unwrap()];
     let (guest, _) = Bare { through: words.map(str::to_owned).to_vec(), ..Bare::default() }.guest(Path::new("/usr"));
     for size in [10usize, 100_000] {

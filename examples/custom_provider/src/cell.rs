@@ -20,7 +20,7 @@ R=$1 W=$2
 mount -t tmpfs -o mode=755 tmpfs "$R"
 mkdir -p "$R"/{usr,etc,dev/shm,proc,tmp,mnt,run,old} "$R$W"
 mount --bind /usr "$R/usr" && mount -o remount,bind,ro "$R/usr"
-for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -a "/$l" "$R/"; done
+for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -P "/$l" "$R/"; done
 cp /etc/{passwd,group} "$R/etc/"
 for f in /dev/null /dev/zero /dev/urandom; do touch "$R$f"; mount --bind "$f" "$R$f"; done
 ln -s /proc/self/fd "$R/dev/fd"
@@ -33,8 +33,9 @@ exec sleep infinity </dev/null >/dev/null 2>&1
 
 /// A first process, told from any later one with its number by when it started.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Init {
-    pub(crate) pid: i32,
+pub struct Init {
+    /// Its number outside.
+    pub pid: i32,
     started: String,
 }
 
@@ -52,17 +53,23 @@ impl Init {
         Some(Self { pid: pid.parse().ok()?, started: started.to_owned() })
     }
 
-    pub(crate) fn lives(&self) -> bool {
+    /// Whether it is still that process.
+    pub fn lives(&self) -> bool {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
-    /// Kills it, and with it everything in its namespace.
+    /// Kills it, and with it everything in its namespace. Whoever has entered it must wait for its child inside first, so it is woken:
+    /// a tenant can have stopped it.
     pub(crate) async fn end(&self) -> Result<(), Error> {
+        let inside = std::fs::read_link(format!("/proc/{}/ns/pid", self.pid)).ok();
         for _ in 0..1000 {
             if !self.lives() {
                 return Ok(());
             }
             let _ = Pid::from_raw(self.pid).map(|pid| kill_process(pid, Signal::KILL));
+            for pid in command::entered(inside.as_deref()) {
+                let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::CONT));
+            }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Err(Error::new(ErrorKind::DeadlineExceeded).with_effect(Effect::Unknown))
@@ -71,9 +78,11 @@ impl Init {
 
 /// One session's cell.
 #[derive(Debug)]
-pub(crate) struct Cell {
-    pub(crate) spec: Spec,
-    pub(crate) init: Init,
+pub struct Cell {
+    /// What was asked for.
+    pub spec: Spec,
+    /// Its first process, which lives as long as the cell.
+    pub init: Init,
     pub(crate) dir: PathBuf,
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,17 @@ pub(crate) fn children(parent: i32) -> Vec<i32> {
         stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok()) == Some(parent)
     })
     .collect()
+}
+
+/// The processes outside whose children are inside a pid namespace.
+pub(crate) fn entered(inside: Option<&Path>) -> Vec<i32> {
+    let Some(inside) = inside else { return Vec::new() };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let link = |pid: i32, name: &str| std::fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
+    pids.filter(|pid| link(*pid, "pid_for_children").is_some_and(|ns| ns == inside))
+        .filter(|pid| link(*pid, "pid").is_some_and(|ns| ns != inside))
+        .collect()
 }
 
 /// The processes of one command: `nsenter` outside, and inside a session of the command's own. Killed when dropped armed.

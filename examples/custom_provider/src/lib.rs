@@ -14,7 +14,7 @@ use sandbox::{
     SandboxPath, SessionId, Spec, async_trait,
 };
 
-use cell::{Cell, Init};
+pub use cell::{Cell, Init};
 
 /// Cells below one directory: `ID/spec` is what was asked for, `ID/init` its first process, `ID.lock` whoever changes it.
 #[derive(Debug)]
@@ -25,7 +25,12 @@ pub struct Cells {
 impl Cells {
     /// The cells below `base`, behind the checks that are the same for every backend.
     pub fn below(base: impl Into<PathBuf>) -> Arc<dyn Provider> {
-        Arc::new(Self { base: base.into() }.checked())
+        Arc::new(Self::new(base).checked())
+    }
+
+    /// The same without the checks, for a provider that is built upon this one.
+    pub fn new(base: impl Into<PathBuf>) -> Self {
+        Self { base: base.into() }
     }
 
     /// Waits until nobody else changes the session; the lock goes with the file.
@@ -41,7 +46,7 @@ impl Cells {
     }
 
     /// The session's cell, if it lives.
-    fn find(&self, session: &SessionId) -> Option<Cell> {
+    pub fn find(&self, session: &SessionId) -> Option<Cell> {
         let dir = self.base.join(session.as_str());
         let init = Init::read(&dir).filter(Init::lives)?;
         let spec = serde_json::from_slice(&std::fs::read(dir.join("spec")).ok()?).ok()?;

@@ -21,7 +21,18 @@ use crate::user::OrdinaryUser;
 pub(crate) use self::quickstart::quickstart;
 
 /// The packages whose behaviour depends on who runs them.
-const ALSO_AS_USER: &[&str] = &["sandbox", "sandbox-guest", "sandbox-local", "conformance", "examples", "isolation"];
+const ALSO_AS_USER: &[&str] = &[
+    "sandbox",
+    "sandbox-guest",
+    "sandbox-local",
+    "sandbox-transfer",
+    "conformance",
+    "custom-backend",
+    "custom-carrier",
+    "custom-provider",
+    "examples",
+    "isolation",
+];
 /// How long one test binary may run.
 const BINARY_LIMIT: Duration = Duration::from_secs(20 * 60);
 
