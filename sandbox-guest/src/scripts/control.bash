@@ -43,6 +43,8 @@ __sbx_holds() {
     [[ -p $err || -S $err ]] || err=
     [[ $out || $err ]] || return 1
     for f in "/proc/$1"/fd/[0-9]*; do
+        # The shell may become a drain between two looks, so it is this end that must be a pipe or a socket.
+        [[ -p $f || -S $f ]] || continue
         [[ $out && $f -ef $out || $err && $f -ef $err ]] || continue
         flags=
         while IFS=$' \t' read -r key value; do [[ $key == flags: ]] && flags=$value; done <"/proc/$1/fdinfo/${f##*/}"
