@@ -9,6 +9,11 @@ use crate::error::{Context as _, Error, Result};
 use crate::process::{Task, in_path};
 use crate::process_id::poll;
 
+/// Each prints rules without what counts packets; the first those of nftables, the others those of the older tables, which it cannot see.
+const FIREWALLS: &[&[&str]] =
+    &[&["nft", "-s", "list", "ruleset"], &["iptables-legacy-save"], &["ip6tables-legacy-save"]];
+const SANDBOXES: &[&str] = &["entry /var/tmp/sandbox", "mount /var/tmp/sandbox", "mount /var/lib/sandbox-local/"];
+
 /// Everything that a bed could have changed, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot(BTreeSet<String>);
@@ -31,9 +36,16 @@ impl Snapshot {
             let value = fs::read_to_string(Path::new("/proc/sys/net/ipv4").join(table)).unwrap_or_default();
             lines.insert(format!("sysctl {table} {}", value.trim()));
         }
-        if in_path("nft") {
-            let rules = Task::new("nft", Duration::from_secs(20)).args(["list", "tables"]).tear_down().capture()?;
-            lines.extend(rules.stdout.lines().map(|line| format!("firewall {line}")));
+        for words in FIREWALLS {
+            if in_path(words[0]) {
+                let rules = Task::new(words[0], Duration::from_secs(20)).args(&words[1..]).tear_down().capture()?;
+                let rules =
+                    rules.stdout.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+                // Counters in brackets move by themselves.
+                lines.extend(
+                    rules.map(|line| format!("firewall {} {}", words[0], line.split(" [").next().unwrap_or(line))),
+                );
+            }
         }
         for process in fs::read_dir("/proc").doing(|| "list /proc".to_owned())?.flatten() {
             let read = |file: &str| fs::read(process.path().join(file)).unwrap_or_default();
@@ -43,8 +55,8 @@ impl Snapshot {
                 lines.insert(format!("process {} {command}", process.file_name().display()));
             }
         }
-        // What the tests of the sandboxes keep there is theirs to clean up.
-        lines.retain(|line| !foreign(line, prefix) && !line.contains("/sandbox"));
+        // What sandboxes keep on this machine, perhaps for others and just now, is theirs to clean up and has checks of its own.
+        lines.retain(|line| !foreign(line, prefix) && !SANDBOXES.iter().any(|start| line.starts_with(start)));
         Ok(Self(lines))
     }
 
