@@ -62,7 +62,8 @@
 //!
 //! `CONFORMANCE_REPORT=target/conformance cargo test --test conformance` leaves `report.json`, `report.md`, `report.html` (one page,
 //! without scripts) and `badge.txt` (one line). From a program, [`run`] answers the [`Report`], and
-//! [`Report::changes_since`] tells what changed since an older one. Under nextest each case is a process of its own: make the
+//! [`Report::changes_since`] tells what changed since an older one, as `cargo run -p conformance -- diff OLD NEW` does on the command
+//! line, with exit code 1 if something that passed does not any more. Under nextest each case is a process of its own: make the
 //! report with `cargo test`.
 //!
 //! # 6. Believe it
