@@ -1,5 +1,7 @@
 //! The command that compares two reports.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::process::{Command, Output};
 
