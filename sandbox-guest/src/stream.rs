@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use futures::future::BoxFuture;
 use sandbox::{Effect, Env, Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::GuestConfig;
 use crate::quote::{frame, push_word};
@@ -67,8 +67,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Opens a stream and waits for its READY.
-    pub(crate) async fn open(carrier: &Arc<dyn Carrier>, config: &GuestConfig) -> Result<Self, Error> {
+    /// Opens a stream and waits for its READY, until `deadline`.
+    pub(crate) async fn open(
+        carrier: &Arc<dyn Carrier>,
+        config: &GuestConfig,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
         let opening = async {
             let CarrierStream { stdin, stdout, stderr, closed } = carrier.open().await?;
             let nonce = Nonce::new();
@@ -91,11 +95,7 @@ impl Stream {
             stream.err.scanner.next(|_| ())?;
             Ok(stream)
         };
-        match timeout(config.open_timeout, opening).await {
-            Ok(result) => result,
-            Err(_) => Err(Error::new(ErrorKind::DeadlineExceeded)
-                .because(format!("no shell was ready after {:?}", config.open_timeout))),
-        }
+        timeout_at(deadline, opening).await.unwrap_or_else(|_| Err(late("no shell was ready", config.begin_timeout)))
     }
 
     /// Writes bytes whole.
@@ -155,6 +155,11 @@ pub(crate) async fn wait_closed(closed: &mut Option<BoxFuture<'static, Closed>>)
         }
         None => std::future::pending().await,
     }
+}
+
+/// The error of what had not begun by the deadline of its call.
+pub(crate) fn late(what: &str, patience: std::time::Duration) -> Error {
+    Error::new(ErrorKind::DeadlineExceeded).because(format!("{what} within {patience:?}"))
 }
 
 pub(crate) fn lost(reason: impl Into<String>) -> Error {

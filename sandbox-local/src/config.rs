@@ -26,6 +26,12 @@ pub struct LocalConfig {
     pub stop_timeout: Duration,
     /// How long to wait for somebody else who is changing the same session.
     pub lock_timeout: Duration,
+    /// How long a call into a sandbox may take until what it asks for begins
+    /// ([`GuestConfig::begin_timeout`](sandbox_guest::GuestConfig::begin_timeout)): whatever the tenant stops or starves, a call ends.
+    pub begin_timeout: Duration,
+    /// How long the content of a file may stand still
+    /// ([`GuestConfig::inactivity`](sandbox_guest::GuestConfig::inactivity)).
+    pub inactivity: Duration,
     /// More trees of this machine that every sandbox sees, read-only and at their own places: toolchains, data. They are shown with all
     /// that is mounted in them; choose none that holds secrets.
     pub show: Vec<PathBuf>,
@@ -64,6 +70,8 @@ impl Default for LocalConfig {
             start_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(30),
             lock_timeout: Duration::from_secs(30),
+            begin_timeout: Duration::from_secs(30),
+            inactivity: Duration::from_secs(30),
             show: Vec::new(),
             first_uid: 0x7000_0000,
             cgroup: Cgroup::Auto,
@@ -104,6 +112,20 @@ impl LocalConfig {
     #[must_use]
     pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
+        self
+    }
+
+    /// Sets how long a call into a sandbox may take until what it asks for begins.
+    #[must_use]
+    pub fn with_begin_timeout(mut self, timeout: Duration) -> Self {
+        self.begin_timeout = timeout;
+        self
+    }
+
+    /// Sets how long the content of a file may stand still.
+    #[must_use]
+    pub fn with_inactivity(mut self, timeout: Duration) -> Self {
+        self.inactivity = timeout;
         self
     }
 

@@ -316,7 +316,10 @@ impl Live {
         for (name, value) in record.spec.env.iter() {
             env.set(name, value.clone())?;
         }
-        let config = GuestConfig::new(record.spec.workdir).with_env(env);
+        let config = GuestConfig::new(record.spec.workdir)
+            .with_env(env)
+            .with_begin_timeout(host.config.begin_timeout)
+            .with_inactivity(host.config.inactivity);
         Ok(Self {
             host,
             session: record.spec.session,

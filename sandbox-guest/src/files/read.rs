@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sandbox::{ByteStream, Effect, Error, ErrorKind, ExportStream, ReadStream, SandboxPath};
+use tokio::time::timeout_at;
 
 use super::answer::Answer;
 use super::tar;
 use super::transfer::{GiveUp, Transfer};
 use crate::guest::Inner;
+use crate::pool::Turn;
 use crate::quote::push_word;
 use crate::record::{Nonce, Piece, Record};
 use crate::scripts::Part;
+use crate::stream::late;
 
 /// Opens a file and answers its content as a stream.
 pub(crate) async fn read(inner: &Arc<Inner>, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
@@ -44,22 +47,33 @@ async fn open(
 ) -> Result<ByteStream, Error> {
     const TRIES: usize = 2;
     let mut tried = 0;
+    let mut turn = inner.pool.turn().await?;
+    let deadline = turn.deadline;
     loop {
         tried += 1;
-        match begin(inner, part, &request).await {
+        match begin(inner, turn, part, &request).await {
             Ok(transfer) => {
                 let incoming = Incoming { transfer: Some(transfer), path: path.clone(), whole, received: 0 };
                 return Ok(ByteStream::new(incoming.into_stream()));
             }
-            Err(e) if e.kind() == ErrorKind::Lost && tried < TRIES => {}
+            Err(e) if e.kind() == ErrorKind::Lost && tried < TRIES => {
+                let again = timeout_at(deadline, inner.pool.turn()).await;
+                turn = again.map_err(|_| late("it did not begin", inner.config.begin_timeout))??;
+                turn.deadline = deadline;
+            }
             Err(e) => return Err(e.with_effect(Effect::None)),
         }
     }
 }
 
-async fn begin(inner: &Arc<Inner>, part: Part, request: impl Fn(Nonce) -> Vec<u8>) -> Result<Transfer, Error> {
-    let mut transfer = Transfer::begin(inner, part, GiveUp::Kill, &[], request).await?;
-    let record = transfer.next_record().await?;
+async fn begin(
+    inner: &Arc<Inner>,
+    turn: Turn,
+    part: Part,
+    request: impl Fn(Nonce) -> Vec<u8>,
+) -> Result<Transfer, Error> {
+    let mut transfer = Transfer::begin(inner, turn, part, GiveUp::Kill, &[], request).await?;
+    let record = transfer.begun().await?;
     if record.kind == b'B' {
         return Ok(transfer);
     }
