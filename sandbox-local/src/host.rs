@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::{getegid, geteuid};
-use sandbox::{Death, Error, ErrorKind, Hardening, Networking, Recreated, SessionId, Spec};
+use sandbox::{Death, Effect, Error, ErrorKind, Hardening, Recreated, SessionId, Spec};
 use tokio::process::Child;
 use tokio::runtime::Handle;
 
@@ -15,14 +15,14 @@ use crate::cgroup::{self, Bounds, Groups};
 use crate::config::LocalConfig;
 use crate::error::io_error;
 use crate::fstab::Plan;
-use crate::plan::{self, Layout};
 use crate::record::{Phase, Record};
 use crate::spawn::Spawner;
-use crate::spec::{differences, image, inner_ids, path_of};
+use crate::spec::{differences, inner_ids};
 use crate::start::{self, Place, Program, Rest, Started, is_held};
 use crate::store::{self, Guard, Store};
 use crate::tools::Tools;
-use crate::{ident, inherited, parse, teardown};
+use crate::wanted::{Wanted, no_shell};
+use crate::{ident, inherited, teardown};
 
 /// How many kernel users the sandboxes of root are spread over.
 const USERS: u32 = 65_536;
@@ -127,10 +127,12 @@ impl Host {
         given_up: &dyn Fn() -> bool,
     ) -> Result<Provisioned, Error> {
         let stop = || Error::new(ErrorKind::Other).because("whoever asked for it has gone");
-        let (uid, gid) = inner_ids(&spec.hardening)?;
+        inner_ids(&spec.hardening)?;
         if let Some(record) = self.adopt(spec)? {
             return Ok(Provisioned { record, made: None });
         }
+        // Before anything is made, and before anything dead is removed.
+        let wanted = self.wanted(spec)?;
         if given_up() {
             return Err(stop());
         }
@@ -148,14 +150,11 @@ impl Host {
             return Err(stop());
         }
         let recreated = self.clear(&guard, &spec.session)?;
-        match self.make(runtime, &guard, spec, uid, gid, recreated.clone()) {
+        match self.make(runtime, &guard, spec, wanted, recreated.clone()) {
             Ok((record, parent, unfinished)) => {
                 Ok(Provisioned { record, made: Some(Made { parent, unfinished, guard }) })
             }
-            Err(error) => {
-                self.unmake(guard, &spec.session, recreated.is_some());
-                Err(error)
-            }
+            Err(error) => Err(self.unmake(guard, &spec.session, recreated.is_some(), error)),
         }
     }
 
@@ -195,14 +194,12 @@ impl Host {
         runtime: &Handle,
         guard: &Guard,
         spec: &Spec,
-        uid: u32,
-        gid: u32,
+        wanted: Wanted,
         recreated: Option<Recreated>,
     ) -> Result<(Record, Child, Unfinished), Error> {
         let nonce = store::nonce()?;
         let kernel = self.kernel(&nonce);
-        let image = image(&spec.image)?;
-        let own_network = !matches!(spec.networking, Networking::Unrestricted);
+        let Wanted { plan, uid, gid, foreign, own_network } = wanted;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let mut record = Record {
             version: Record::VERSION,
@@ -226,26 +223,11 @@ impl Host {
         if let Some(groups) = &self.groups {
             groups.make(&name, bounds).map_err(|e| io_error("cannot make its control groups", e))?;
         }
-        let mounts =
-            fs::read("/proc/self/mountinfo").map_err(|e| io_error("cannot read the mounts of this process", e))?;
-        let mounts = parse::mountinfo(&mounts)
-            .ok_or_else(|| Error::new(ErrorKind::Unavailable).because("the mounts of this process are not legible"))?;
-        let layout = Layout {
-            image: image.as_deref(),
-            workdir: path_of(spec.workdir.as_bytes()),
-            read_only: spec.hardening.read_only_root,
-            host_network: !own_network,
-            show: &self.config.show,
-            mounts: &parse::visible(&mounts),
-            uid,
-            gid,
-        };
-        let plan = plan::plan(&layout)?;
         let path = self.store.box_of(&spec.session, &record.nonce);
         start::make_box(&path, kernel)?;
         let join = cgroup::join_files(&record.cgroups);
         let prelude = Prelude { inherited: inherited::look(), join: &join };
-        let (leaves, foreign) = (prelude.inherited.terminal, image.is_some());
+        let leaves = prelude.inherited.terminal;
         let processes = spec.hardening.pids.value();
         let argv = argv::start(&self.tools, &Start { kernel, uid, gid, own_network, processes, foreign, prelude });
         let deadline = Instant::now() + self.config.start_timeout;
@@ -274,15 +256,15 @@ impl Host {
         let place = Place { path: &path, plan: &plan, kernel };
         start::finish(&self.spawner, runtime, &place, identity, detach.as_ref(), rest)?;
         if !has_shell(identity.init.pid)? {
-            let why = format!("image {}: it has no program /bin/bash", record.spec.image);
-            return Err(Error::new(ErrorKind::ImagePull).because(why));
+            return Err(no_shell(&record.spec.image));
         }
         record.phase = Phase::Running;
         guard.write(&record)
     }
 
-    /// Removes what a failed attempt left. What cannot be removed stays listed, and the next provision or reap tries again.
-    pub(crate) fn unmake(&self, guard: Guard, session: &SessionId, keep_record: bool) {
+    /// Removes what a failed attempt left, and says in its error whether that is all gone. What cannot be removed stays listed, and the
+    /// next provision or reap tries again.
+    pub(crate) fn unmake(&self, guard: Guard, session: &SessionId, keep_record: bool, why: Error) -> Error {
         let removed = self.store.read(session).and_then(|record| self.remove_boxes(&guard, session, record.as_ref()));
         let result = match removed {
             // The record says that an earlier sandbox died: the next one to be made has to tell.
@@ -292,7 +274,9 @@ impl Host {
         };
         if let Err(error) = result {
             tracing::warn!(%session, %error, "what a failed provision began is still there");
+            return why.with_effect(Effect::Unknown);
         }
+        why.with_effect(Effect::None)
     }
 
     /// Removes everything of a session, or only the sandbox of that nonce; what is not there is removed.

@@ -83,6 +83,7 @@ mod store;
 mod teardown;
 mod tools;
 mod verify;
+mod wanted;
 
 pub use config::{Cgroup, LocalConfig};
 pub use probe::Forbidden;

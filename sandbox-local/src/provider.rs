@@ -174,18 +174,13 @@ impl Local {
         } else {
             let (guard, outcome) = finish.await?;
             match outcome {
-                Ok(()) => (guard, live.guest.warm_up().await),
+                Ok(()) => (guard, live.guest.warm_up().await.map_err(|e| not_a_shell(&spec.image, e))),
                 failed => (guard, failed),
             }
         };
         if let Err(error) = outcome {
             let (host, session, keep) = (Arc::clone(&self.host), spec.session.clone(), live.recreated.is_some());
-            blocking(move || {
-                host.unmake(guard, &session, keep);
-                Ok(())
-            })
-            .await?;
-            return Err(error);
+            return Err(blocking(move || Ok(host.unmake(guard, &session, keep, error))).await?);
         }
         Ok(live)
     }
@@ -280,6 +275,17 @@ impl Provider for Local {
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
         self.find(session).await?.guest.export(root).await
     }
+}
+
+/// The error of a foreign root whose shell was started and is none.
+fn not_a_shell(image: &str, error: Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Protocol) {
+        return error;
+    }
+    let said = error.reason().unwrap_or("it gave no answer").to_owned();
+    Error::new(ErrorKind::ImagePull)
+        .because(format!("image {image}: its /bin/bash does not work: {said}"))
+        .caused_by(error)
 }
 
 /// What is there of a session, as far as it can be told from its record and its processes.

@@ -4,7 +4,7 @@
 # It is fed to `bash --norc --noprofile -p -c`, as the root of the outer user namespace and process 1 of the new pid namespace, with
 # the host's file system still in place. Working directory: the box, which has two FIFOs: `tick`, which nobody writes to, and `go`, which
 # tells that `fs`, the root to be, is filled and `fstab` written. Descriptors: 0 the locked `alive` file, 1 the report, 2 messages for
-# people. The report is `pivoted` and `ready`, a line each.
+# people. The report is `pivoted` and `ready`, a line each, or `failed` after the messages that say why.
 #
 # Two branches run at once. This process moves into the inner user namespace and becomes `sleep`, with SIGCHLD ignored, so that
 # the kernel reaps orphans. Its child builds the root in the outer one and swaps it in under both. What starts after the swap comes
@@ -21,11 +21,11 @@ build() {
     if [[ $hostname ]]; then
         "$hostname" sandbox &
     fi
-    read -r word <go && [[ $word == go ]] || exit
-    "$mount" -n -a -T fstab || exit
+    read -r word <go && [[ $word == go ]] || return
+    "$mount" -n -a -T fstab || return
     for kind in mnt pid net ipc uts cgroup time; do
         if [[ -e /proc/sys/user/max_${kind}_namespaces ]]; then
-            echo 0 >"/proc/sys/user/max_${kind}_namespaces" || exit
+            echo 0 >"/proc/sys/user/max_${kind}_namespaces" || return
         fi
     done
     wait
@@ -35,13 +35,11 @@ build() {
         read -r -t 0.0005 -u 4
     done
     exec 4>&-
-    [[ $comm == sleep ]] || exit
-    cd fs || exit
-    "$pivot_root" . .old || exit
-    cd / || exit
+    [[ $comm == sleep ]] || return
+    cd fs && "$pivot_root" . .old && cd / || return
     printf 'pivoted\n'
     if [[ $umount ]]; then
-        "$umount" -n -l /.old || exit
+        "$umount" -n -l /.old || return
     fi
     printf 'ready\n'
 }
@@ -61,7 +59,7 @@ for fd in /proc/self/fd/*; do
     fi
 done
 
-build 0</dev/null &
+{ build || printf 'failed\n'; } 0</dev/null &
 cd / || exit
 exec 0</dev/null 1>/dev/null 2>/dev/null
 if [[ $processes ]]; then

@@ -17,11 +17,13 @@ mod hardening;
 mod inside;
 #[cfg(target_os = "linux")]
 mod outside;
+#[cfg(target_os = "linux")]
+mod refused;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
     bed::main(
-        &[inside::TRIALS, hardening::TRIALS, ends::TRIALS, outside::TRIALS],
+        &[inside::TRIALS, hardening::TRIALS, ends::TRIALS, outside::TRIALS, refused::TRIALS],
         &[inside::PARTS, ends::PARTS, outside::PARTS],
     )
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use sandbox::{ErrorKind, Provider, SandboxPath, Spec};
+use sandbox::{ErrorKind, Provider, Spec};
 use sandbox_local::{Forbidden, LocalProvider};
 
 use crate::bed::{Bed, Needs, Part, Trial, ok, owned, sh, spec};
@@ -17,8 +17,6 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("outside::values_stay_across_processes", Needs::Nothing, values_stay_across_processes),
     ("outside::deployments_know_nothing_of_each_other", Needs::Nothing, deployments_know_nothing_of_each_other),
     ("outside::an_image_is_a_directory", Needs::Nothing, an_image_is_a_directory),
-    ("outside::images_that_are_none", Needs::Nothing, images_that_are_none),
-    ("outside::workdirs_anywhere", Needs::Nothing, workdirs_anywhere),
     ("outside::shown_trees", Needs::Nothing, shown_trees),
     ("outside::forbidden_by_a_limit", Needs::Nothing, forbidden_by_a_limit),
     ("outside::users_of_root_are_nobody", Needs::Root, users_of_root_are_nobody),
@@ -106,7 +104,7 @@ fn deployments_know_nothing_of_each_other(bed: &Bed) {
 }
 
 /// A small root file system: bash and what it needs, a few programs, and traps where the host's programs would be looked for.
-fn make_image(at: &Path) {
+pub(crate) fn make_image(at: &Path) {
     let programs = ["bash", "cat", "ls", "id", "dd", "touch", "mkdir", "stat", "wc"];
     for directory in ["bin", "etc", "lib", "opt/tool", "srv/app/data", "tmp", "var/tmp", "usr/bin"] {
         fs::create_dir_all(at.join(directory)).unwrap();
@@ -161,65 +159,6 @@ fn an_image_is_a_directory(bed: &Bed) {
             assert_eq!(sh(&s, "ls /usr/share /home").await.exit_code, 2, "the host's own trees");
         });
     }
-}
-
-fn images_that_are_none(bed: &Bed) {
-    let place = tempfile::tempdir_in("/var/tmp").unwrap();
-    fs::write(place.path().join("file"), "").unwrap();
-    fs::create_dir(place.path().join("empty")).unwrap();
-    fs::create_dir_all(place.path().join("dangling/bin")).unwrap();
-    std::os::unix::fs::symlink("/usr/bin/nothing", place.path().join("dangling/bin/bash")).unwrap();
-    let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
-    bed.block(async {
-        let provider = bed.provider();
-        for (image, kind) in [
-            ("debian:stable-slim".to_owned(), ErrorKind::InvalidSpec),
-            ("./x".to_owned(), ErrorKind::InvalidSpec),
-            ("/".to_owned(), ErrorKind::InvalidSpec),
-            (at("file"), ErrorKind::InvalidSpec),
-            (at("absent"), ErrorKind::ImagePull),
-            (at("empty"), ErrorKind::ImagePull),
-            (at("dangling"), ErrorKind::ImagePull),
-        ] {
-            let error = provider.provision(&Spec::new(spec("a").session, image.clone())).await.unwrap_err();
-            assert_eq!(error.kind(), kind, "{error}");
-            assert!(error.to_string().contains(&image), "{error}");
-            assert!(!bed.state.join("a").exists(), "{image}: nothing is left");
-        }
-        // Whatever the image is called, a sandbox that is there is not touched.
-        let s = provider.provision(&spec("a")).await.unwrap();
-        for image in ["debian:stable-slim", "/absent"] {
-            let error = provider.provision(&Spec::new(spec("a").session, image)).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::SpecMismatch, "{error}");
-        }
-        ok(&s, "true").await;
-        provider.reap(s.id()).await.unwrap();
-    });
-}
-
-fn workdirs_anywhere(bed: &Bed) {
-    for workdir in ["/home/me/project", "/usr/src/of/mine", "/usr/local", "/etc/mine", "/opt/a", "/var/tmp", "/a b"] {
-        for read_only in [false, true] {
-            let mut spec = spec("a").with_workdir(SandboxPath::new(workdir).unwrap());
-            spec.hardening.read_only_root = read_only;
-            bed.with(&spec, |s| async move {
-                assert_eq!(ok(&s, "pwd; touch f; ls").await, format!("{workdir}\nf\n"));
-                assert_ne!(sh(&s, "touch /usr/bin/x || touch /usr/lib/x").await.exit_code, 0);
-                ok(&s, "ls /usr/bin/env /usr/lib").await;
-            });
-        }
-    }
-    bed.block(async {
-        let provider = bed.provider();
-        for workdir in ["/bin/x", "/usr/bin/env/x"] {
-            if fs::symlink_metadata("/bin").unwrap().is_symlink() || workdir != "/bin/x" {
-                let spec = spec("a").with_workdir(SandboxPath::new(workdir).unwrap());
-                let error = provider.provision(&spec).await.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{error}");
-            }
-        }
-        assert!(!bed.state.join("a").exists());
-    });
 }
 
 fn shown_trees(bed: &Bed) {
