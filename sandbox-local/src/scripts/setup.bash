@@ -14,7 +14,7 @@
 mount=$1 pivot_root=$2 unshare=$3 env=$4 sleep=$5 ip=$6 hostname=$7 uid=$8 gid=$9 processes=${10} umount=${11}
 
 build() {
-    local kind comm='' tries word
+    local kind state='' tries word
     if [[ $ip ]]; then
         "$ip" link set dev lo up &
     fi
@@ -31,11 +31,12 @@ build() {
     wait
     exec 4<>tick
     for ((tries = 0; tries < 20000; tries++)); do
-        read -r comm <"/proc/$init/comm" && [[ $comm == sleep ]] && break
+        # Asleep, not only called so: what it loads comes from the old root.
+        read -r state <"/proc/$init/stat" && [[ $state == *'(sleep) S '* ]] && break
         read -r -t 0.0005 -u 4
     done
     exec 4>&-
-    [[ $comm == sleep ]] || return
+    [[ $state == *'(sleep) S '* ]] || return
     cd fs && "$pivot_root" . .old && cd / || return
     printf 'pivoted\n'
     if [[ $umount ]]; then
