@@ -142,8 +142,7 @@ impl Stream {
     /// What stands on standard error of a shell that is gone, to be put behind how it went.
     async fn last_words(&mut self) -> String {
         let mut said = Vec::new();
-        while said.len() < LAST_WORDS && !matches!(self.err.scanner.next(|bytes| said.extend_from_slice(bytes)), Err(_))
-        {
+        while said.len() < LAST_WORDS && self.err.scanner.next(|bytes| said.extend_from_slice(bytes)).is_ok() {
             match timeout(Duration::from_millis(100), self.err.fill()).await {
                 Ok(Ok(n)) if n > 0 => {}
                 _ => break,

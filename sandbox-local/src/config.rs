@@ -1,9 +1,13 @@
 //! How a provider is set up.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sandbox::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
+
+use crate::ident;
 
 /// How a [`LocalProvider`](crate::LocalProvider) is set up.
 ///
@@ -79,7 +83,48 @@ impl Default for LocalConfig {
     }
 }
 
+/// How many kernel users the sandboxes of root are spread over.
+pub(crate) const USERS: u32 = 65_536;
+
 impl LocalConfig {
+    /// Refuses values that break a rule by themselves, or on this machine.
+    pub(crate) fn check(&self, is_root: bool) -> Result<(), Error> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::InvalidSpec).because(what));
+        for (name, value) in [
+            ("start_timeout", self.start_timeout),
+            ("stop_timeout", self.stop_timeout),
+            ("begin_timeout", self.begin_timeout),
+            ("inactivity", self.inactivity),
+        ] {
+            if value.is_zero() {
+                return refuse(format!("{name} of 0: it must be longer, or nothing would ever be in time"));
+            }
+        }
+        if let Some(tree) = self.show.iter().find(|t| !t.is_absolute()) {
+            return refuse(format!("show {}: it must be an absolute path", tree.display()));
+        }
+        if !is_root {
+            return Ok(());
+        }
+        let first = self.first_uid;
+        if first == 0 || first.checked_add(USERS).is_none() {
+            return refuse(format!("first_uid {first}: it must be above 0 and leave room for {USERS} users"));
+        }
+        for (map, who) in [("uid_map", "users"), ("gid_map", "groups")] {
+            let text = fs::read_to_string(format!("/proc/self/{map}")).unwrap_or_default();
+            if !ident::is_mapped(&text, first, USERS) {
+                let has: Vec<String> =
+                    text.lines().map(|l| l.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).collect();
+                return refuse(format!(
+                    "first_uid {first}: the {USERS} {who} from there on do not exist in this user namespace (its {map} is {}): \
+                     choose a range that does, or run outside of it or as another user than root",
+                    has.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Sets where everything about the sandboxes is.
     #[must_use]
     pub fn with_state_dir(mut self, state_dir: impl Into<PathBuf>) -> Self {

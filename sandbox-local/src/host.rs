@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::argv::{self, Enter, Kernel, Prelude, Start};
 use crate::cgroup::{self, Bounds, Groups};
-use crate::config::LocalConfig;
+use crate::config::{LocalConfig, USERS};
 use crate::error::io_error;
 use crate::fstab::Plan;
 use crate::record::{Phase, Record};
@@ -23,9 +23,6 @@ use crate::store::{self, Guard, Store};
 use crate::tools::Tools;
 use crate::wanted::{Wanted, no_shell};
 use crate::{ident, inherited, teardown};
-
-/// How many kernel users the sandboxes of root are spread over.
-const USERS: u32 = 65_536;
 
 /// This machine, and the sandboxes of one state directory.
 #[derive(Debug)]
@@ -84,23 +81,13 @@ impl Host {
     /// Looks at the machine and opens the state directory.
     pub(crate) fn new(config: LocalConfig) -> Result<Self, Error> {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-        let refuse = |what: String| Err(Error::new(ErrorKind::Unavailable).because(what));
         let is_root = is_kernel_root(uid).map_err(|e| io_error("cannot see who the caller is", e))?;
-        if is_root && (config.first_uid == 0 || config.first_uid.checked_add(USERS).is_none()) {
-            return refuse(format!(
-                "first_uid {}: it must be above 0 and leave room for {USERS} users",
-                config.first_uid
-            ));
-        }
-        if let Some(tree) = config.show.iter().find(|t| !t.is_absolute()) {
-            return refuse(format!("show {}: it must be an absolute path", tree.display()));
-        }
+        config.check(is_root)?;
         let own = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse::<u32>().ok());
         if own != Some(std::process::id()) {
-            return refuse(
-                "/proc does not show this process by its own number: it must be mounted for this pid namespace"
-                    .to_owned(),
-            );
+            return Err(Error::new(ErrorKind::Unavailable).because(
+                "/proc does not show this process by its own number: it must be mounted for this pid namespace",
+            ));
         }
         let tools = Tools::find()?;
         let store = Store::open(&config.state_dir, uid)?;

@@ -79,6 +79,7 @@ mod remove;
 mod spawn;
 mod spec;
 mod start;
+mod state_dir;
 mod store;
 mod teardown;
 mod tools;

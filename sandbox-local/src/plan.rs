@@ -205,12 +205,16 @@ impl Plan {
     fn show_at_its_place(&mut self, layout: &Layout<'_>, tree: &Path) -> Result<(), Error> {
         let to = relative(tree);
         let taken = self.mounts.iter().any(|m| !m.point.as_os_str().is_empty() && to.starts_with(&m.point));
-        let real = fs::symlink_metadata(tree).map_err(|e| unreadable(tree, e))?;
+        let refuse =
+            |rule: &str| Err(Error::new(ErrorKind::InvalidSpec).because(format!("show {}: {rule}", tree.display())));
+        let real = match fs::symlink_metadata(tree) {
+            Ok(real) => real,
+            Err(e) => return refuse(&e.to_string()),
+        };
         if taken || real.is_symlink() || layout.workdir.starts_with(tree) {
-            return Err(Error::new(ErrorKind::Unavailable).because(format!(
-                "show {}: it must be a real path outside of what the sandbox shows anyway and of its working directory",
-                tree.display()
-            )));
+            return refuse(
+                "it must be a real path outside of what the sandbox shows anyway and of its working directory",
+            );
         }
         self.parents(&to);
         self.show(layout, tree, &to, &[])

@@ -51,7 +51,7 @@ async fn open(
     let deadline = turn.deadline;
     loop {
         tried += 1;
-        match begin(inner, turn, part, &request).await {
+        match begin(inner, turn, part, &request).await.map_err(|e| too_large(e, &whole)) {
             Ok(transfer) => {
                 let incoming = Incoming { transfer: Some(transfer), path: path.clone(), whole, received: 0 };
                 return Ok(ByteStream::new(incoming.into_stream()));
@@ -81,6 +81,21 @@ async fn begin(
     transfer.settle(answer.in_step);
     answer.outcome.into_result()?;
     Err(Error::new(ErrorKind::Protocol).because("an end where content begins"))
+}
+
+/// What is too large says how large: the number comes from inside, and is shown only if it is one.
+fn too_large(error: Error, whole: &Whole) -> Error {
+    let Whole::Counted { limit } = whole else { return error };
+    if error.kind() != ErrorKind::FileTooLarge {
+        return error;
+    }
+    let size = error.reason().and_then(|size| size.parse::<u64>().ok()).filter(|size| size > limit);
+    let reason = match size {
+        Some(size) => format!("it has {size} bytes, and the limit of the call is {limit}"),
+        // Found out while it was read.
+        None => format!("it has more than {limit} bytes, the limit of the call"),
+    };
+    Error::new(ErrorKind::FileTooLarge).because(reason)
 }
 
 /// How one knows that content is whole, besides that the last record says so.
@@ -147,7 +162,7 @@ impl Incoming {
         self.received += bytes.len() as u64;
         match &mut self.whole {
             Whole::Counted { limit } if self.received > *limit => {
-                Err(Error::new(ErrorKind::FileTooLarge).because("it grew while it was read"))
+                Err(too_large(Error::new(ErrorKind::FileTooLarge), &self.whole))
             }
             Whole::Counted { .. } => Ok(()),
             Whole::Marked(tail) => {
@@ -163,7 +178,7 @@ impl Incoming {
         if let Some(transfer) = self.transfer.take() {
             transfer.settle(answer.in_step);
         }
-        let sent = answer.outcome.into_result()?;
+        let sent = answer.outcome.into_result().map_err(|e| too_large(e, &self.whole))?;
         let received = self.received;
         let missing = match &self.whole {
             Whole::Counted { .. } if sent != received => format!("{received} bytes arrived of {sent} that were sent"),

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use sandbox::{ErrorKind, Provider, Spec};
-use sandbox_local::{Forbidden, LocalProvider};
+use sandbox_local::{Cgroup, Forbidden, LocalConfig, LocalProvider};
 
 use crate::bed::{Bed, Needs, Part, Trial, ok, owned, sh, spec};
 
@@ -19,11 +19,17 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("outside::an_image_is_a_directory", Needs::Nothing, an_image_is_a_directory),
     ("outside::shown_trees", Needs::Nothing, shown_trees),
     ("outside::forbidden_by_a_limit", Needs::Nothing, forbidden_by_a_limit),
+    ("outside::configurations_that_cannot_be", Needs::Nothing, configurations_that_cannot_be),
+    ("outside::root_of_a_user_namespace", Needs::Nothing, root_of_a_user_namespace),
     ("outside::users_of_root_are_nobody", Needs::Root, users_of_root_are_nobody),
 ];
 
-pub(crate) const PARTS: &[Part] =
-    &[("race_part", race_part), ("env_part", env_part), ("forbidden_part", forbidden_part)];
+pub(crate) const PARTS: &[Part] = &[
+    ("race_part", race_part),
+    ("env_part", env_part),
+    ("forbidden_part", forbidden_part),
+    ("namespace_part", namespace_part),
+];
 
 fn race_part(bed: &Bed) {
     bed.block(async {
@@ -208,6 +214,87 @@ fn forbidden_by_a_limit(bed: &Bed) {
             bed.again("forbidden_part", &wrap)
         }
     };
+    assert!(command.status().unwrap().success());
+}
+
+/// Each value that breaks a rule: refused by the constructor, by field, value and rule, on one line.
+fn configurations_that_cannot_be(bed: &Bed) {
+    let place = bed.state.parent().unwrap();
+    let file = place.join("file");
+    fs::write(&file, "").unwrap();
+    let root = rustix::process::geteuid().is_root();
+    let config = || bed.config();
+    let at = |path: &Path| bed.config().with_state_dir(path);
+    let zero = Duration::ZERO;
+    let mut table = vec![
+        (at(&file), format!("state_dir {}: it is a file where a directory must be", file.display())),
+        (at(Path::new("relative")), "state_dir relative: it must be an absolute path".to_owned()),
+        (at(Path::new("/proc/x")), "state_dir /proc/x: ".to_owned()),
+        (config().with_shown("usr"), "show usr: it must be an absolute path".to_owned()),
+        (config().with_cgroup(Cgroup::At("/absent".into())), "cgroup /absent: No such file or directory".to_owned()),
+        (
+            config().with_cgroup(Cgroup::At("/tmp".into())),
+            "cgroup /tmp: it must be in a control group hierarchy".to_owned(),
+        ),
+        (config().with_begin_timeout(zero), "begin_timeout of 0: it must be longer".to_owned()),
+        (config().with_inactivity(zero), "inactivity of 0: it must be longer".to_owned()),
+        (config().with_start_timeout(zero), "start_timeout of 0: it must be longer".to_owned()),
+        (config().with_stop_timeout(zero), "stop_timeout of 0: it must be longer".to_owned()),
+    ];
+    if root {
+        std::os::unix::fs::chown(&file, Some(54_321), None).unwrap();
+        fs::create_dir(place.join("others")).unwrap();
+        fs::set_permissions(place.join("others"), fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(place.join("others"), Some(54_321), None).unwrap();
+        let rule = "it must belong to user 0 with mode 0700, and belongs to user 54321 with mode 0700".to_owned();
+        table.push((at(&place.join("others")), rule));
+        table.push((config().with_first_uid(0), "first_uid 0: it must be above 0".to_owned()));
+        table.push((
+            config().with_first_uid(u32::MAX - 5),
+            "first_uid 4294967290: it must be above 0 and leave".to_owned(),
+        ));
+    } else {
+        table.push((
+            at(Path::new("/usr/x")),
+            "state_dir /usr/x: /usr belongs to user 0 with mode 0755: Permission denied".to_owned(),
+        ));
+        table.push((
+            at(Path::new("/usr")),
+            "it must belong to user 54321 with mode 0700, and belongs to user 0".to_owned(),
+        ));
+    }
+    for (config, rule) in table {
+        let error = LocalProvider::new(config).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{error}");
+        assert!(error.to_string().contains(&rule) && !error.to_string().contains('\n'), "{rule}: {error}");
+    }
+}
+
+fn namespace_part(bed: &Bed) {
+    let error = LocalProvider::new(LocalConfig::default()).unwrap_err();
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{text}");
+    let of_nobody = "belongs to a user who does not exist in this user namespace (shown as 65534)";
+    if std::env::var_os("BY_ROOT").is_some() {
+        assert!(
+            text.contains("first_uid 1879048192: the 65536 users from there on do not exist in this user namespace"),
+            "{text}"
+        );
+        assert!(text.contains("(its uid_map is 0 0 1)"), "{text}");
+    } else {
+        assert!(text.contains("state_dir /var/lib/sandbox-local: ") && text.contains(of_nobody), "{text}");
+        let error = LocalProvider::new(bed.config().with_state_dir("/usr")).unwrap_err();
+        assert!(error.to_string().contains(of_nobody), "{error}");
+    }
+}
+
+/// Who is root by name alone is told what is in the way.
+fn root_of_a_user_namespace(bed: &Bed) {
+    let unshare = ["unshare", "--user", "--map-root-user"];
+    let mut command = bed.again("namespace_part", &unshare);
+    if rustix::process::geteuid().is_root() {
+        command.env("BY_ROOT", "1");
+    }
     assert!(command.status().unwrap().success());
 }
 
