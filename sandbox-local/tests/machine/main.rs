@@ -16,6 +16,8 @@ mod hardening;
 #[cfg(target_os = "linux")]
 mod inside;
 #[cfg(target_os = "linux")]
+mod keys;
+#[cfg(target_os = "linux")]
 mod outside;
 #[cfg(target_os = "linux")]
 mod refused;
@@ -23,7 +25,7 @@ mod refused;
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
     bed::main(
-        &[inside::TRIALS, hardening::TRIALS, ends::TRIALS, outside::TRIALS, refused::TRIALS],
+        &[inside::TRIALS, hardening::TRIALS, keys::TRIALS, ends::TRIALS, outside::TRIALS, refused::TRIALS],
         &[inside::PARTS, ends::PARTS, outside::PARTS],
     )
 }
