@@ -16,6 +16,7 @@ use crate::config::{LocalConfig, USERS};
 use crate::error::io_error;
 use crate::fstab::Plan;
 use crate::record::{Phase, Record};
+use crate::share::Share;
 use crate::spawn::Spawner;
 use crate::spec::{differences, inner_ids};
 use crate::start::{self, Place, Program, Rest, Started, is_held};
@@ -216,7 +217,9 @@ impl Host {
         let prelude = Prelude { inherited: inherited::look(), join: &join };
         let leaves = prelude.inherited.terminal;
         let processes = spec.hardening.pids.value();
-        let argv = argv::start(&self.tools, &Start { kernel, uid, gid, own_network, processes, foreign, prelude });
+        let share = &if kernel.switch { Share::default() } else { Share::of_caller() };
+        let start = Start { kernel, uid, gid, own_network, processes, foreign, share, prelude };
+        let argv = argv::start(&self.tools, &start);
         let deadline = Instant::now() + self.config.start_timeout;
         let program = Program { argv, leaves };
         let place = Place { path: &path, plan: &plan, kernel };

@@ -76,6 +76,7 @@ mod probe;
 mod provider;
 mod record;
 mod remove;
+mod share;
 mod spawn;
 mod spec;
 mod start;

@@ -11,10 +11,10 @@
 # from the new root, loader and libraries too, and runs with the capabilities of the outer namespace: if that root is not made of the
 # host's own programs, UMOUNT is empty, and letting go of the old root is left to somebody outside.
 
-mount=$1 pivot_root=$2 unshare=$3 env=$4 sleep=$5 ip=$6 hostname=$7 uid=$8 gid=$9 processes=${10} umount=${11}
+mount=$1 pivot_root=$2 unshare=$3 env=$4 sleep=$5 ip=$6 hostname=$7 uid=$8 gid=$9 processes=${10} umount=${11} counts=${12} rlimits=${13}
 
 build() {
-    local kind state='' tries word
+    local kind pair state='' tries word
     if [[ $ip ]]; then
         "$ip" link set dev lo up &
     fi
@@ -27,6 +27,10 @@ build() {
         if [[ -e /proc/sys/user/max_${kind}_namespaces ]]; then
             echo 0 >"/proc/sys/user/max_${kind}_namespaces" || return
         fi
+    done
+    # Of what the kernel counts for a user, this sandbox and all that it makes have no more than their share.
+    for pair in $counts; do
+        echo "${pair#*=}" >"/proc/sys/user/${pair%%=*}" || return
     done
     wait
     exec 4<>tick
@@ -65,5 +69,9 @@ cd / || exit
 exec 0</dev/null 1>/dev/null 2>/dev/null
 if [[ $processes ]]; then
     ulimit -u "$processes" || exit
+fi
+if [[ $rlimits ]]; then
+    # shellcheck disable=SC2086 # options and their values
+    ulimit $rlimits || exit
 fi
 exec -c "$unshare" --user --map-user="$uid" --map-group="$gid" "$env" -i --ignore-signal=CHLD "$sleep" infinity
