@@ -173,7 +173,7 @@ impl Host {
             None if boxes.is_empty() => None,
             None => Some(Recreated::new(Death::NodeLost, "what was known of it is not legible")),
         };
-        self.remove_boxes(guard, session, old.as_ref())?;
+        self.put_away_boxes(guard, session, old.as_ref(), Instant::now() + self.config.stop_timeout)?;
         Ok(recreated)
     }
 
@@ -255,13 +255,16 @@ impl Host {
     /// Removes what a failed attempt left, and says in its error whether that is all gone. What cannot be removed stays listed, and the
     /// next provision or reap tries again.
     pub(crate) fn unmake(&self, guard: Guard, session: &SessionId, keep_record: bool, why: Error) -> Error {
-        let removed = self.store.read(session).and_then(|record| self.remove_boxes(&guard, session, record.as_ref()));
-        let result = match removed {
+        let deadline = Instant::now() + self.config.stop_timeout;
+        let read = self.store.read(session);
+        let ended = read.and_then(|record| self.put_away_boxes(&guard, session, record.as_ref(), deadline));
+        let result = match ended {
             // The record says that an earlier sandbox died: the next one to be made has to tell.
             Ok(()) if keep_record => Ok(()),
             Ok(()) => guard.remove(),
             Err(e) => Err(e),
         };
+        let result = result.and_then(|()| self.store.empty(session, deadline));
         if let Err(error) = result {
             tracing::warn!(%session, %error, "what a failed provision began is still there");
             return why.with_effect(Effect::Unknown);
@@ -271,28 +274,40 @@ impl Host {
 
     /// Removes everything of a session, or only the sandbox of that nonce; what is not there is removed.
     pub(crate) fn reap(&self, session: &SessionId, nonce: Option<&str>) -> Result<(), Error> {
-        let Some(guard) = self.store.lock(session, false, self.config.lock_timeout)? else { return Ok(()) };
+        let guard = self.store.lock(session, false, self.config.lock_timeout)?;
+        let deadline = Instant::now() + self.config.stop_timeout;
+        // What an earlier attempt has put away and not removed.
+        let Some(guard) = guard else { return self.store.empty(session, deadline) };
         let record = self.store.read(session)?;
         if let Some(nonce) = nonce
             && record.as_ref().is_none_or(|r| r.nonce != nonce)
         {
-            return Ok(());
+            drop(guard);
+            return self.store.empty(session, deadline);
         }
         if let Some(mut record) = record.clone() {
             record.phase = Phase::Ending;
             guard.write(&record)?;
         }
-        self.remove_boxes(&guard, session, record.as_ref())?;
-        guard.remove()
+        self.put_away_boxes(&guard, session, record.as_ref(), deadline)?;
+        guard.remove()?;
+        self.store.empty(session, deadline)
     }
 
-    fn remove_boxes(&self, guard: &Guard, session: &SessionId, record: Option<&Record>) -> Result<(), Error> {
-        let deadline = Instant::now() + self.config.stop_timeout;
+    /// Ends what runs in the boxes of a session, and puts them away.
+    fn put_away_boxes(
+        &self,
+        guard: &Guard,
+        session: &SessionId,
+        record: Option<&Record>,
+        deadline: Instant,
+    ) -> Result<(), Error> {
         for path in guard.boxes()? {
             let own = record.filter(|r| self.store.box_of(session, &r.nonce) == path);
             // A number of an earlier run of the machine says nothing about this one.
             let own = own.filter(|r| r.boot == ident::boot_id());
-            teardown::destroy(&path, own.and_then(|r| r.identity.as_ref()), own.is_some(), deadline)?;
+            teardown::end_box(&path, own.and_then(|r| r.identity.as_ref()), own.is_some(), deadline)?;
+            self.store.discard(session, &path)?;
         }
         let groups = record.map(|r| r.cgroups.as_slice()).unwrap_or_default();
         cgroup::remove(groups, deadline).map_err(|e| io_error("cannot remove its control groups", e))

@@ -1,7 +1,7 @@
 //! What the root of a sandbox consists of.
 
 use std::ffi::OsString;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
@@ -231,8 +231,9 @@ impl Plan {
         for name in HOST_ETC {
             let (from, to) = (Path::new("/etc").join(name), Path::new("etc").join(name));
             match fs::symlink_metadata(&from) {
-                Ok(meta) if meta.is_file() && meta.len() <= MAX_COPY => {
-                    // One that the caller may not read is not there for what runs as the caller either.
+                // What not everybody may read is bound, so that the kernel goes on deciding who may.
+                Ok(meta) if meta.is_file() && meta.len() <= MAX_COPY && meta.mode() & 0o004 != 0 => {
+                    // One that the caller cannot read is not there for what runs as the caller either.
                     if let Ok(contents) = fs::read(&from) {
                         self.files.insert(to, contents);
                     }

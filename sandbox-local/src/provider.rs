@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures::stream;
@@ -23,6 +23,7 @@ use crate::config::LocalConfig;
 use crate::host::{Host, Made, Provisioned, State};
 use crate::probe;
 use crate::record::{Phase, Record};
+use crate::wanted::not_a_shell;
 
 /// Where programs are found inside, unless the spec says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -52,7 +53,14 @@ impl LocalProvider {
     /// first provision, or by [`probe`](Self::probe).
     pub fn new(config: LocalConfig) -> Result<Self, Error> {
         let host = Arc::new(Host::new(config)?);
-        Ok(Self { checked: Checked::new(Local { host, live: Mutex::default(), parents: Mutex::default() }) })
+        Ok(Self {
+            checked: Checked::new(Local {
+                host,
+                live: Mutex::default(),
+                tasks: Mutex::default(),
+                alive: Arc::default(),
+            }),
+        })
     }
 
     /// Tries whether this machine lets sandboxes be made. It makes none.
@@ -98,8 +106,10 @@ struct Local {
     host: Arc<Host>,
     /// One for each sandbox that somebody has a handle of, so that they share its streams.
     live: Mutex<HashMap<SessionId, Weak<Live>>>,
-    /// Waits for the processes of this process's sandboxes when they end.
-    parents: Mutex<JoinSet<()>>,
+    /// Waits for the processes of this process's sandboxes when they end; removes what others put away.
+    tasks: Mutex<JoinSet<()>>,
+    /// While this is there, what others put away is removed.
+    alive: Arc<()>,
 }
 
 impl fmt::Debug for Local {
@@ -145,11 +155,23 @@ impl Local {
     }
 
     fn wait_for(&self, mut child: Child) {
-        let mut parents = lock(&self.parents);
-        while parents.try_join_next().is_some() {}
-        parents.spawn(async move {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
             let _ = child.wait().await;
         });
+    }
+
+    /// Removes in the background what others put away and did not remove, for a while.
+    fn sweep(&self) {
+        if !self.host.store.has_trash() {
+            return;
+        }
+        let (host, alive) = (Arc::clone(&self.host), Arc::downgrade(&self.alive));
+        let deadline = Instant::now() + host.config.stop_timeout;
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_blocking(move || host.store.sweep(&|| alive.strong_count() == 0 || Instant::now() >= deadline));
     }
 
     async fn find_or_make(&self, spec: &Spec) -> Result<Arc<Live>, Error> {
@@ -227,7 +249,10 @@ impl Provider for Local {
     }
 
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
-        match self.find_or_make(spec).await {
+        let found = self.find_or_make(spec).await;
+        // Also what this one has replaced.
+        self.sweep();
+        match found {
             Ok(live) => Ok(live),
             // Perhaps the machine forbids it altogether: then say what.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
@@ -265,7 +290,9 @@ impl Provider for Local {
 
     async fn reap(&self, session: &SessionId) -> Result<(), Error> {
         let (host, id) = (Arc::clone(&self.host), session.clone());
-        blocking(move || host.reap(&id, None)).await?;
+        let reaped = blocking(move || host.reap(&id, None)).await;
+        self.sweep();
+        reaped?;
         let live = lock(&self.live).get(session).and_then(Weak::upgrade);
         if let Some(live) = live {
             live.guest.close_idle();
@@ -276,17 +303,6 @@ impl Provider for Local {
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
         self.find(session).await?.guest.export(root).await
     }
-}
-
-/// The error of a foreign root whose shell was started and is none.
-fn not_a_shell(image: &str, error: Error) -> Error {
-    if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Protocol) {
-        return error;
-    }
-    let said = error.reason().unwrap_or("it gave no answer").to_owned();
-    Error::new(ErrorKind::ImagePull)
-        .because(format!("image {image}: its /bin/bash does not work: {said}"))
-        .caused_by(error)
 }
 
 /// What is there of a session, as far as it can be told from its record and its processes.

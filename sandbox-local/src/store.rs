@@ -6,6 +6,8 @@
 //!     lock            held by whoever changes the session
 //!     record          what is known of it; replaced as a whole
 //!     box.NONCE/      one sandbox
+//!   .trash/           boxes of sandboxes that are gone, until they are removed
+//!     SESSION.NONCE/
 //! ```
 //!
 //! A session is there as soon as its directory is, and gone only when that is: whatever a crash leaves is found by name, without reading
@@ -29,6 +31,8 @@ const LOCK: &str = "lock";
 const RECORD: &str = "record";
 const RECORD_BEING_WRITTEN: &str = "record.new";
 const BOX: &str = "box.";
+/// No session is called so.
+const TRASH: &str = ".trash";
 
 /// A state directory.
 #[derive(Debug, Clone)]
@@ -144,6 +148,11 @@ impl Store {
     /// The directory of one sandbox.
     pub(crate) fn box_of(&self, session: &SessionId, nonce: &str) -> PathBuf {
         self.directory(session).join(format!("{BOX}{nonce}"))
+    }
+
+    /// Where boxes wait for their removal.
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.root.join(TRASH)
     }
 
     fn directory(&self, session: &SessionId) -> PathBuf {

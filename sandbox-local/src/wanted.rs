@@ -133,3 +133,14 @@ pub(crate) fn no_shell(name: &str) -> Error {
     let rule = format!("image {name}: it has no program /{SHELL}, which everything inside goes through");
     Error::new(ErrorKind::ImagePull).because(rule)
 }
+
+/// The error of a foreign root whose shell was started and is none.
+pub(crate) fn not_a_shell(image: &str, error: Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::Protocol) {
+        return error;
+    }
+    let said = error.reason().unwrap_or("it gave no answer").to_owned();
+    Error::new(ErrorKind::ImagePull)
+        .because(format!("image {image}: its /bin/bash does not work: {said}"))
+        .caused_by(error)
+}
