@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::{getegid, geteuid};
-use sandbox::{Death, Effect, Error, ErrorKind, Hardening, Recreated, SessionId, Spec};
+use sandbox::{Death, Effect, Error, ErrorKind, Hardening, Owned, OwnedState, Recreated, SessionId, Spec};
 use tokio::process::Child;
 use tokio::runtime::Handle;
 
@@ -24,6 +24,9 @@ use crate::store::{self, Guard, Store};
 use crate::tools::Tools;
 use crate::wanted::{Wanted, no_shell};
 use crate::{ident, inherited, teardown};
+
+/// For how long a session of which there is nothing yet is taken for one that somebody is about to make, and not listed.
+const NOT_YET: Duration = Duration::from_secs(60);
 
 /// This machine, and the sandboxes of one state directory.
 #[derive(Debug)]
@@ -341,6 +344,23 @@ impl Host {
         let Some(identity) = &record.identity else { return Ok(State::Dead(ended)) };
         let held = is_held(&self.store.box_of(&record.spec.session, &record.nonce)).map_err(unseen)?;
         if held && identity.lives().map_err(unseen)? { Ok(State::Alive) } else { Ok(State::Dead(ended)) }
+    }
+
+    /// What is there of a session, as far as it can be told from its record and its processes.
+    pub(crate) fn describe(&self, session: SessionId) -> Result<Option<Owned>, Error> {
+        let Some(record) = self.store.read(&session)? else {
+            let bare = self.store.is_bare(&session, NOT_YET)?;
+            return Ok((!bare).then(|| Owned::new(session, OwnedState::Unknown, "")));
+        };
+        let state = match record.phase {
+            Phase::Starting => OwnedState::Starting,
+            Phase::Ending => OwnedState::Ending,
+            Phase::Running => match self.state(&record)? {
+                State::Alive => OwnedState::Running,
+                State::Dead(_) => OwnedState::Ended,
+            },
+        };
+        Ok(Some(Owned::new(session, state, record.nonce.clone()).created_at(record.created())))
     }
 
     /// Why the sandbox of that nonce is no more; `None` if it lives.

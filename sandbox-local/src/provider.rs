@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use futures::stream;
 use sandbox::{
     Capabilities, Checked, Death, Env, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite,
-    Owned, OwnedState, OwnedStream, Process, Provider, ReadStream, Recreated, Sandbox, SandboxPath, SessionId,
-    SpawnRequest, Spec,
+    OwnedStream, Process, Provider, ReadStream, Recreated, Sandbox, SandboxPath, SessionId, SpawnRequest, Spec,
 };
 use sandbox_guest::{Guest, GuestConfig};
 use tokio::process::Child;
@@ -27,8 +26,6 @@ use crate::wanted::not_a_shell;
 
 /// Where programs are found inside, unless the spec says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// For how long a session of which there is nothing yet is taken for one that somebody is about to make, and not listed.
-const NOT_YET: Duration = Duration::from_secs(60);
 /// How many sessions are read at a time.
 const PAGE: usize = 64;
 
@@ -278,7 +275,7 @@ impl Provider for Local {
                 let page = move || {
                     let names: Vec<_> = sessions.by_ref().take(PAGE).collect();
                     let rest = (names.len() == PAGE).then_some(sessions);
-                    let described = names.into_iter().map(|name| name.and_then(|s| describe(&host, s)));
+                    let described = names.into_iter().map(|name| name.and_then(|s| host.describe(s)));
                     let page: Vec<_> = described.filter_map(Result::transpose).collect();
                     Ok((stream::iter(page), rest))
                 };
@@ -303,23 +300,6 @@ impl Provider for Local {
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
         self.find(session).await?.guest.export(root).await
     }
-}
-
-/// What is there of a session, as far as it can be told from its record and its processes.
-fn describe(host: &Host, session: SessionId) -> Result<Option<Owned>, Error> {
-    let Some(record) = host.store.read(&session)? else {
-        let bare = host.store.is_bare(&session, NOT_YET)?;
-        return Ok((!bare).then(|| Owned::new(session, OwnedState::Unknown, "")));
-    };
-    let state = match record.phase {
-        Phase::Starting => OwnedState::Starting,
-        Phase::Ending => OwnedState::Ending,
-        Phase::Running => match host.state(&record)? {
-            State::Alive => OwnedState::Running,
-            State::Dead(_) => OwnedState::Ended,
-        },
-    };
-    Ok(Some(Owned::new(session, state, record.nonce.clone()).created_at(record.created())))
 }
 
 /// One running sandbox.

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox::{
-    Death, ErrorKind, ExecRequest, FileWrite, OwnedState, Provider, SandboxExt as _, SessionId, SpawnRequest,
-};
+use sandbox::{Death, ErrorKind, ExecRequest, FileWrite, OwnedState, Provider, SandboxExt as _, SpawnRequest};
 use sandbox_local::LocalProvider;
 
 use crate::bed::{Bed, Needs, Part, Trial, left_of, ok, owned, path, processes_of, sh, spec};
@@ -21,8 +19,6 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("ends::a_killed_parent_takes_it_along", Needs::Nothing, a_killed_parent_takes_it_along),
     ("ends::a_killed_creator_leaves_nothing_unlisted", Needs::Nothing, a_killed_creator_leaves_nothing_unlisted),
     ("ends::a_killed_reaper_can_be_repeated", Needs::Nothing, a_killed_reaper_can_be_repeated),
-    ("ends::what_others_left_goes", Needs::Nothing, what_others_left_goes),
-    ("ends::a_session_is_free_before_its_files_are_gone", Needs::Root, a_session_is_free_before_its_files_are_gone),
     ("ends::it_outlives_its_creator", Needs::Nothing, it_outlives_its_creator),
     ("ends::a_restart_of_the_machine_is_told", Needs::Nothing, a_restart_of_the_machine_is_told),
     ("ends::who_cannot_look_does_not_conclude", Needs::Nothing, who_cannot_look_does_not_conclude),
@@ -44,12 +40,12 @@ fn processes(bed: &Bed) -> (Pid, Pid) {
     (Pid::from_raw(fields[0].parse().unwrap()).unwrap(), Pid::from_raw(fields[3].parse().unwrap()).unwrap())
 }
 
-fn alive_file(bed: &Bed) -> PathBuf {
+pub(crate) fn alive_file(bed: &Bed) -> PathBuf {
     let boxes = fs::read_dir(bed.state.join("a")).unwrap().flatten().map(|e| e.path().join("alive"));
     boxes.into_iter().find(|p| p.exists()).unwrap()
 }
 
-fn assert_nothing_left(bed: &Bed) {
+pub(crate) fn assert_nothing_left(bed: &Bed) {
     // The program's own copy lies elsewhere; the processes of a sandbox are gone when the reap returns.
     assert_eq!(left_of(bed.state.parent().unwrap()), Vec::<String>::new());
 }
@@ -256,59 +252,6 @@ fn a_killed_reaper_can_be_repeated(bed: &Bed) {
         });
         assert_nothing_left(bed);
     }
-}
-
-/// What a killed reaper had put away and not removed goes with the next provision, and with a reap of that session at once.
-fn what_others_left_goes(bed: &Bed) {
-    let plant = || {
-        for i in 0..200 {
-            fs::create_dir_all(bed.state.join(format!(".trash/gone.1/{i}/x"))).unwrap();
-        }
-    };
-    bed.block(async {
-        let provider = bed.provider();
-        plant();
-        assert!(owned(&provider).await.is_empty());
-        provider.reap(&SessionId::new("gone").unwrap()).await.unwrap();
-        assert!(!bed.state.join(".trash").exists());
-        plant();
-        let s = provider.provision(&spec("a")).await.unwrap();
-        let begun = Instant::now();
-        while bed.state.join(".trash").exists() {
-            assert!(begun.elapsed() < Duration::from_secs(30), "it is not removed");
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        provider.reap(s.id()).await.unwrap();
-    });
-    assert_nothing_left(bed);
-}
-
-fn a_session_is_free_before_its_files_are_gone(bed: &Bed) {
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    bed.block(async {
-        let provider = bed.provider();
-        let s = provider.provision(&spec("a")).await.unwrap();
-        ok(&s, "mkdir m").await;
-        // Nothing that is mounted on is removed: not within any time.
-        let point = alive_file(bed).parent().unwrap().join("fs/workspace/m");
-        let mount = |program: &str, arguments: &[&str], at: &std::path::Path| {
-            assert!(std::process::Command::new(program).args(arguments).arg(at).status().unwrap().success());
-        };
-        mount("mount", &["-t", "tmpfs", "none"], &point);
-        let error = provider.reap(s.id()).await.unwrap_err();
-        assert_eq!(error.effect(), sandbox::Effect::Unknown, "{error}");
-        assert!(owned(&provider).await.is_empty());
-        assert_eq!(provider.attach(s.id()).await.unwrap_err().kind(), ErrorKind::NotFound);
-        let again = provider.provision(&spec("a")).await.unwrap();
-        assert_eq!(again.recreated(), None);
-        ok(&again, "test ! -e m").await;
-        let away = fs::read_dir(bed.state.join(".trash")).unwrap().next().unwrap().unwrap().path();
-        mount("umount", &[], &away.join("fs/workspace/m"));
-        provider.reap(s.id()).await.unwrap();
-    });
-    assert_nothing_left(bed);
 }
 
 fn it_outlives_its_creator(bed: &Bed) {

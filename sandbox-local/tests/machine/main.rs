@@ -21,11 +21,21 @@ mod keys;
 mod outside;
 #[cfg(target_os = "linux")]
 mod refused;
+#[cfg(target_os = "linux")]
+mod trash;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
     bed::main(
-        &[inside::TRIALS, hardening::TRIALS, keys::TRIALS, ends::TRIALS, outside::TRIALS, refused::TRIALS],
+        &[
+            inside::TRIALS,
+            hardening::TRIALS,
+            keys::TRIALS,
+            ends::TRIALS,
+            outside::TRIALS,
+            refused::TRIALS,
+            trash::TRIALS,
+        ],
         &[inside::PARTS, ends::PARTS, outside::PARTS],
     )
 }
