@@ -18,9 +18,11 @@ pub struct GuestConfig {
     pub max_opening: usize,
     /// How long an unused stream is kept.
     pub idle_close: Duration,
-    /// How long opening a stream may take, and how long a request may take to begin.
-    pub open_timeout: Duration,
-    /// How long a file operation may go without progress.
+    /// How long a call may take from its turn until what it asks for begins: opening a stream and the control stream, sending the
+    /// request, and the sandbox's word that it was taken up. One deadline for all of it, however many streams turn out dead.
+    pub begin_timeout: Duration,
+    /// How long content may stand still once a file operation has begun, in either direction, and how long the sandbox may take to
+    /// answer when it has everything. The whole of the waits may be longer by a second for every 16 KiB that moved.
     pub inactivity: Duration,
     /// Where the tools for file operations are looked for inside, as in `PATH`. Nothing that the tenant sets changes it.
     pub tools: String,
@@ -29,7 +31,7 @@ pub struct GuestConfig {
 }
 
 impl GuestConfig {
-    /// The usual bounds: 64 streams, 8 of them opening, 60 seconds idle, 30 seconds to open, 60 without progress, with reuse.
+    /// The usual bounds: 64 streams, 8 of them opening, 60 seconds idle, 30 seconds to begin, 30 without progress, with reuse.
     #[must_use]
     pub fn new(workdir: SandboxPath) -> Self {
         Self {
@@ -38,11 +40,25 @@ impl GuestConfig {
             max_streams: 64,
             max_opening: 8,
             idle_close: Duration::from_secs(60),
-            open_timeout: Duration::from_secs(30),
-            inactivity: Duration::from_secs(60),
+            begin_timeout: Duration::from_secs(30),
+            inactivity: Duration::from_secs(30),
             tools: "/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
             reuse: true,
         }
+    }
+
+    /// Sets how long a call may take until what it asks for begins.
+    #[must_use]
+    pub fn with_begin_timeout(mut self, timeout: Duration) -> Self {
+        self.begin_timeout = timeout;
+        self
+    }
+
+    /// Sets how long content may stand still.
+    #[must_use]
+    pub fn with_inactivity(mut self, timeout: Duration) -> Self {
+        self.inactivity = timeout;
+        self
     }
 
     /// Sets the variables that are sent over each stream.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use crate::config::GuestConfig;
 use crate::quote::frame;
 use crate::record::Nonce;
-use crate::stream::{Shell, Stream, wait_closed};
+use crate::stream::{Shell, Stream, late, wait_closed};
 use crate::{Carrier, scripts};
 
 /// How long one order may take, reopening the stream included.
@@ -44,12 +44,13 @@ struct Order {
     marker: String,
     who: Who,
     answer: oneshot::Sender<bool>,
+    made: Instant,
 }
 
 /// What the task is asked to do.
 enum Request {
-    /// Have the stream open.
-    Open(oneshot::Sender<Result<(), Error>>),
+    /// Have the stream open by then.
+    Open(oneshot::Sender<Result<(), Error>>, Instant),
     Signal(Order),
 }
 
@@ -74,19 +75,23 @@ impl Control {
         Self { shared: Arc::new(Shared { carrier, config, client, requests: Mutex::new(None), open }) }
     }
 
-    /// Waits until the stream is open: before that no command may run, since nothing could end it. A sandbox that is full up
+    /// Waits until the stream is open, until `deadline` at most: before that no command may run, since nothing could end it. A sandbox that is full up
     /// afterwards has it already.
-    pub(crate) async fn ready(&self) -> Result<(), Error> {
+    pub(crate) async fn ready(&self, deadline: Instant) -> Result<(), Error> {
         let requests = self.sender();
         if self.shared.open.load(Ordering::Acquire) {
             return Ok(());
         }
         let (sender, receiver) = oneshot::channel();
-        if let Some(requests) = requests {
-            let _ = requests.send(Request::Open(sender)).await;
-        }
-        let ended = |_| Err(Error::new(ErrorKind::Unavailable).because("there is no runtime for the control stream"));
-        receiver.await.unwrap_or_else(ended)
+        let opened = async {
+            if let Some(requests) = requests {
+                let _ = requests.send(Request::Open(sender, deadline)).await;
+            }
+            let ended =
+                |_| Err(Error::new(ErrorKind::Unavailable).because("there is no runtime for the control stream"));
+            receiver.await.unwrap_or_else(ended)
+        };
+        timeout_at(deadline, opened).await.unwrap_or_else(|_| Err(unopened(&self.shared.config)))
     }
 
     /// The way to the task that has the stream; starts it unless it runs. Needs a runtime; without one there is none.
@@ -122,7 +127,8 @@ impl Control {
         who: Who,
     ) -> oneshot::Receiver<bool> {
         let (answer, heard) = oneshot::channel();
-        let order = Order { signal, shell: shell.clone(), marker: marker.to_owned(), who, answer };
+        let order =
+            Order { signal, shell: shell.clone(), marker: marker.to_owned(), who, answer, made: Instant::now() };
         if let Some(sender) = self.sender()
             && sender.try_send(Request::Signal(order)).is_err()
         {
@@ -144,6 +150,7 @@ struct Server {
 impl Server {
     async fn serve(mut self, mut requests: mpsc::Receiver<Request>) {
         let mut serial = 0u64;
+        let mut backlog: Option<(Instant, Instant)> = None;
         loop {
             let request = match self.stream.as_mut() {
                 Some(stream) => tokio::select! {
@@ -157,12 +164,19 @@ impl Server {
                 None => requests.recv().await,
             };
             match request {
-                Some(Request::Open(answer)) => {
-                    let _ = answer.send(self.have(Instant::now() + ORDER_BUDGET).await);
+                // Whoever asked may be gone.
+                Some(Request::Open(answer, _)) if answer.is_closed() => {}
+                Some(Request::Open(answer, deadline)) => {
+                    let _ = answer.send(self.have(deadline).await);
                 }
                 Some(Request::Signal(order)) => {
                     serial += 1;
-                    self.signal(serial, order).await;
+                    // Orders that piled up behind one that could not be carried out have one budget together.
+                    let shared = backlog.filter(|(before, _)| order.made <= *before);
+                    let deadline = shared.map_or_else(|| Instant::now() + ORDER_BUDGET, |(_, deadline)| deadline);
+                    if !self.signal(serial, order, deadline).await && shared.is_none() {
+                        backlog = Some((Instant::now(), Instant::now() + ORDER_BUDGET));
+                    }
                 }
                 None => return,
             }
@@ -177,49 +191,57 @@ impl Server {
     /// Has the stream open, and tries again until `deadline`: a sandbox can be full up for a while.
     async fn have(&mut self, deadline: Instant) -> Result<(), Error> {
         while self.stream.is_none() {
-            match timeout_at(deadline, open(&self.carrier, &self.config, &self.client)).await {
+            match timeout_at(deadline, open(&self.carrier, &self.config, &self.client, deadline)).await {
                 Ok(Ok(stream)) => self.set(Some(stream)),
                 // A sandbox that is gone stays gone.
                 Ok(Err(e)) if e.kind() == ErrorKind::NotFound || Instant::now() + AGAIN >= deadline => return Err(e),
                 Ok(Err(_)) => sleep(AGAIN).await,
-                Err(_) => {
-                    return Err(Error::new(ErrorKind::DeadlineExceeded).because("the control stream did not open"));
-                }
+                Err(_) => return Err(unopened(&self.config)),
             }
         }
         Ok(())
     }
 
-    async fn signal(&mut self, serial: u64, order: Order) {
-        let deadline = Instant::now() + ORDER_BUDGET;
+    /// Carries out an order by `deadline`; says whether it did.
+    async fn signal(&mut self, serial: u64, order: Order, deadline: Instant) -> bool {
         while Instant::now() < deadline {
             if let Err(e) = self.have(deadline).await {
                 tracing::debug!(kind = ?e.kind(), signal = order.signal, "a signal could not be delivered");
-                return;
+                return false;
             }
-            let Some(stream) = self.stream.as_mut() else { return };
+            let Some(stream) = self.stream.as_mut() else { return false };
             match timeout(ANSWER_TIME, carry_out(stream, serial, &order)).await {
                 Ok(Ok(hit)) => {
                     let _ = order.answer.send(hit);
-                    return;
+                    return true;
                 }
                 _ => self.set(None),
             }
         }
+        false
     }
 }
 
-async fn open(carrier: &Arc<dyn Carrier>, config: &GuestConfig, client: &str) -> Result<Stream, Error> {
+fn unopened(config: &GuestConfig) -> Error {
+    late("the control stream did not open", config.begin_timeout)
+}
+
+async fn open(
+    carrier: &Arc<dyn Carrier>,
+    config: &GuestConfig,
+    client: &str,
+    deadline: Instant,
+) -> Result<Stream, Error> {
     let bare = GuestConfig { env: sandbox::Env::new(), ..config.clone() };
-    let mut stream = Stream::open(carrier, &bare).await?;
+    let mut stream = Stream::open(carrier, &bare, deadline).await?;
     let nonce = Nonce::new();
     stream.out.scanner.expect(nonce);
     stream.err.scanner.expect(nonce);
     let request = format!("{}__sbx_control {} {client}", scripts::control(), nonce.as_str());
     let broke = |e: std::io::Error| Error::new(ErrorKind::Lost).caused_by(e);
-    timeout(config.open_timeout, stream.send(&frame(request.as_bytes())))
+    timeout_at(deadline, stream.send(&frame(request.as_bytes())))
         .await
-        .map_err(|_| Error::new(ErrorKind::DeadlineExceeded))?
+        .map_err(|_| unopened(config))?
         .map_err(broke)?;
     Ok(stream)
 }

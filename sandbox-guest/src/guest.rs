@@ -9,12 +9,17 @@ use sandbox::{
     Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite, Process, ReadStream, SandboxPath,
     SpawnRequest,
 };
+use tokio::time::Instant;
 
 use crate::config::GuestConfig;
 use crate::control::Control;
-use crate::pool::Pool;
+use crate::pool::{Lease, Pool, Turn};
 use crate::record::Nonce;
+use crate::stream::Stream;
 use crate::{Carrier, exec, files, spawn};
+
+/// How long looking for a cause of death may take, after an operation failed.
+const DEATH_TIME: Duration = Duration::from_secs(5);
 
 /// Everything that can be done inside one sandbox, over a [`Carrier`].
 ///
@@ -45,14 +50,15 @@ impl Guest {
         Self { inner: Arc::new(Inner { carrier, config, pool, control, client, serial: AtomicU64::new(0) }) }
     }
 
-    /// Opens the first stream, so that what keeps a shell from starting shows now.
+    /// Opens the first stream, so that what keeps a shell from starting shows now, by [`GuestConfig::begin_timeout`].
     ///
     /// # Errors
     ///
     /// Whatever kept it from opening.
     pub async fn warm_up(&self) -> Result<(), Error> {
-        let (lease, ()) = tokio::try_join!(self.inner.pool.acquire(), self.inner.control.ready())?;
-        self.inner.pool.release(lease);
+        let turn = self.inner.pool.turn().await?;
+        let stream = self.inner.stream_and_control(&turn).await?;
+        self.inner.pool.release(Lease::new(stream, turn));
         Ok(())
     }
 
@@ -61,42 +67,49 @@ impl Guest {
         self.inner.pool.clear();
     }
 
-    /// As [`Sandbox::exec`](sandbox::Sandbox::exec).
+    /// As [`Sandbox::exec`](sandbox::Sandbox::exec). It waits in order while [`GuestConfig::max_streams`] operations are under way;
+    /// then the command begins within [`GuestConfig::begin_timeout`] or the call fails. So with a limit, a call takes at most its turn,
+    /// that timeout, the limit, its grace, and 2 seconds more, and 5 more if it fails.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there; `DeadlineExceeded` if it did not begin in time, with `Effect::Unknown` once the request was sent: a command that has not
+    /// begun by then is killed. Calls that wait for their turn fail with the first that finds the sandbox unresponsive.
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
         request.validate()?;
         self.inner.explain(exec::run(&self.inner, &request).await).await
     }
 
-    /// As [`Sandbox::spawn`](sandbox::Sandbox::spawn).
+    /// As [`Sandbox::spawn`](sandbox::Sandbox::spawn); it begins as [`exec`](Self::exec) does, by the same deadline.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there, and as for [`exec`](Self::exec).
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
         request.validate()?;
         self.inner.explain(spawn::spawn(&self.inner, &request).await).await
     }
 
-    /// As [`Sandbox::read`](sandbox::Sandbox::read). Dropping the stream half-way ends the reading inside.
+    /// As [`Sandbox::read`](sandbox::Sandbox::read). It begins by the same deadline as [`exec`](Self::exec). Then its content may stand still
+    /// for [`GuestConfig::inactivity`], and the whole of the waits may take a second more for every 16 KiB that came; the time that the
+    /// caller takes between two pieces does not count. Dropping the stream half-way ends the reading inside.
     ///
     /// # Errors
     ///
-    /// As there; also [`ErrorKind::Forbidden`] for a file that the sandbox's user may not read.
+    /// As there; `DeadlineExceeded` here or as the last item of the stream, with `Effect::None`; also [`ErrorKind::Forbidden`] for a file that the sandbox's user may not read.
     pub async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
         let result = self.inner.explain(files::read(&self.inner, path, limit).await).await;
         result.map_err(|e| e.at(path.clone()))
     }
 
-    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. Dropping the future
-    /// leaves the target as it was or with all of the content.
+    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. It begins by the same
+    /// deadline as [`exec`](Self::exec). Then for [`GuestConfig::inactivity`] the sandbox may take nothing, the source may give nothing, and
+    /// at the end the answer may take that long; the whole of the waits for the sandbox may take a second more for every 16 KiB that it
+    /// took. Dropping the future leaves the target as it was or with all of the content.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there; `DeadlineExceeded`, with `Effect::Unknown` once everything was sent and `Effect::None` before.
     pub async fn write(&self, file: FileWrite<'_>) -> Result<(), Error> {
         file.validate()?;
         let path = file.path.clone();
@@ -105,18 +118,19 @@ impl Guest {
     }
 
     /// As [`Sandbox::write_many`](sandbox::Sandbox::write_many). Small members are delivered together, at most 1,024 and 4 MiB at a time,
-    /// which is also what is held in memory; there is no bound on the whole. Without `tar` inside they go one by one.
+    /// which is also what is held in memory; there is no bound on the whole. Without `tar` inside they go one by one. Each delivery has
+    /// the time that a [`write`](Self::write) has.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As there; `DeadlineExceeded` for the first member that has not landed.
     pub async fn write_many(&self, files: FileBatch<'_>) -> Result<(), Error> {
         self.inner.explain(files::write_many(&self.inner, files).await).await
     }
 }
 
 impl Guest {
-    /// As [`Provider::export`](sandbox::Provider::export), from this sandbox. A file that changes or vanishes while it is packed makes
+    /// As [`Provider::export`](sandbox::Provider::export), from this sandbox, in the time that a [`read`](Self::read) has. A file that changes or vanishes while it is packed makes
     /// the stream end with an error.
     ///
     /// # Errors
@@ -143,13 +157,26 @@ impl Inner {
         format!("{}.{serial}.{millis}", self.client)
     }
 
+    /// A stream, and the control stream beside it: nothing runs that nobody could end.
+    pub(crate) async fn stream_and_control(&self, turn: &Turn) -> Result<Stream, Error> {
+        let since = Instant::now();
+        let both = async { tokio::try_join!(self.pool.stream(turn.deadline), self.control.ready(turn.deadline)) };
+        both.await.map(|(stream, ())| stream).map_err(|e| self.pool.failed(since, e))
+    }
+
+    /// A stream alone.
+    pub(crate) async fn stream(&self, turn: &Turn) -> Result<Stream, Error> {
+        let since = Instant::now();
+        self.pool.stream(turn.deadline).await.map_err(|e| self.pool.failed(since, e))
+    }
+
     /// A broken way into a sandbox that is gone is `NotFound`, with the cause of death.
     pub(crate) async fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         let error = match result {
             Err(e) if matches!(e.kind(), ErrorKind::Lost | ErrorKind::DeadlineExceeded | ErrorKind::Protocol) => e,
             other => return other,
         };
-        match tokio::time::timeout(self.config.open_timeout, self.carrier.cause_of_death()).await {
+        match tokio::time::timeout(DEATH_TIME, self.carrier.cause_of_death()).await {
             Ok(Some(death)) => {
                 let effect = error.effect();
                 let mut gone = Error::new(ErrorKind::NotFound).with_death(death).with_effect(effect);

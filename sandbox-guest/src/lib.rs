@@ -102,6 +102,7 @@ mod files;
 #[allow(missing_docs, unreachable_pub, reason = "for the fuzzer")]
 pub mod fuzzing;
 mod guest;
+mod patience;
 mod pool;
 mod quote;
 mod record;

@@ -4,19 +4,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use sandbox::{Error, ErrorKind};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Carrier;
 use crate::config::GuestConfig;
-use crate::stream::Stream;
+use crate::stream::{Stream, late};
 
 /// What opening a stream needs.
 struct Opener {
     carrier: Arc<dyn Carrier>,
     config: Arc<GuestConfig>,
     opening: Semaphore,
+    health: Health,
+}
+
+/// Whether the sandbox answers at all: what one call learns the hard way, those that wait behind it need not learn again.
+struct Health {
+    /// When a shell last answered something.
+    answered: Mutex<Option<Instant>>,
+    /// Wakes those who wait for their turn: there is no point in it.
+    unresponsive: Notify,
 }
 
 /// Idle streams, and the right to have more.
@@ -31,10 +40,27 @@ pub(crate) struct Pool {
     tasks: Mutex<JoinSet<()>>,
 }
 
-/// A stream for one operation, and the permit to have it.
+/// The turn of one operation, and by when it must have begun.
+pub(crate) struct Turn {
+    _permit: OwnedSemaphorePermit,
+    pub(crate) deadline: Instant,
+}
+
+/// A stream for one operation.
 pub(crate) struct Lease {
     pub(crate) stream: Stream,
-    permit: OwnedSemaphorePermit,
+    turn: Turn,
+}
+
+impl Lease {
+    pub(crate) fn new(stream: Stream, turn: Turn) -> Self {
+        Self { stream, turn }
+    }
+
+    /// Closes the stream; the turn is good for another one.
+    pub(crate) fn into_turn(self) -> Turn {
+        self.turn
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,7 +72,12 @@ impl Pool {
         let opening = Semaphore::new(config.max_opening.max(1));
         let operations = Arc::new(Semaphore::new(config.max_streams.max(1)));
         Arc::new(Self {
-            opener: Arc::new(Opener { carrier, config, opening }),
+            opener: Arc::new(Opener {
+                carrier,
+                config,
+                opening,
+                health: Health { answered: Mutex::new(None), unresponsive: Notify::new() },
+            }),
             operations,
             available: Semaphore::new(0),
             idle: Mutex::new(Vec::new()),
@@ -54,45 +85,70 @@ impl Pool {
         })
     }
 
-    /// A healthy stream: an idle one, or the first that gets free or opens. Operations beyond the maximum wait in order.
-    pub(crate) async fn acquire(self: &Arc<Self>) -> Result<Lease, Error> {
-        let permit = Arc::clone(&self.operations).acquire_owned().await;
+    /// Waits until fewer operations than the maximum are under way: in order, for as long as those take, but not behind a sandbox that
+    /// proves unresponsive meanwhile.
+    pub(crate) async fn turn(&self) -> Result<Turn, Error> {
+        let patience = self.opener.config.begin_timeout;
+        let permit = tokio::select! {
+            // First: who fails says so before the turn is given up.
+            biased;
+            () = self.opener.health.unresponsive.notified() => return Err(behind(patience)),
+            permit = Arc::clone(&self.operations).acquire_owned() => permit,
+        };
         let permit = permit.map_err(|_| Error::new(ErrorKind::Other).because("the pool is closed"))?;
+        Ok(Turn { _permit: permit, deadline: Instant::now() + patience })
+    }
+
+    /// A healthy stream: an idle one, or the first that gets free or opens, by `deadline`.
+    pub(crate) async fn stream(self: &Arc<Self>, deadline: Instant) -> Result<Stream, Error> {
         while let Ok(token) = self.available.try_acquire() {
             token.forget();
             if let Some(stream) = self.pop() {
-                return Ok(Lease { stream, permit });
+                return Ok(stream);
             }
         }
-        let mut opened = self.open_one();
+        let mut opened = self.open_one(deadline);
         loop {
             tokio::select! {
                 token = self.available.acquire() => {
                     if let Ok(token) = token {
                         token.forget();
                         if let Some(stream) = self.pop() {
-                            return Ok(Lease { stream, permit });
+                            return Ok(stream);
                         }
                     }
                 }
                 result = &mut opened => {
-                    let stream = result.unwrap_or_else(|_| {
+                    return result.unwrap_or_else(|_| {
                         Err(Error::new(ErrorKind::Unavailable).because("the runtime that opened the stream ended"))
-                    })?;
-                    return Ok(Lease { stream, permit });
+                    });
                 }
             }
         }
     }
 
+    /// A shell has answered.
+    pub(crate) fn heard(&self) {
+        self.opener.heard();
+    }
+
+    /// What was asked of a shell at `since` failed. Whoever has the turn says so before giving it up.
+    pub(crate) fn failed(&self, since: Instant, error: Error) -> Error {
+        if error.kind() == ErrorKind::DeadlineExceeded {
+            self.opener.unheard(since);
+        }
+        error
+    }
+
     /// Gives a stream back that can serve another request.
     pub(crate) fn release(&self, lease: Lease) {
-        let Lease { mut stream, permit } = lease;
+        let Lease { mut stream, turn } = lease;
+        self.heard();
         if self.opener.config.reuse {
             stream.idle_since = Instant::now();
             self.push(stream);
         }
-        drop(permit);
+        drop(turn);
     }
 
     /// Closes every idle stream.
@@ -112,7 +168,7 @@ impl Pool {
     }
 
     /// Opens a stream for one waiter; if that one has got another by then, it becomes idle.
-    fn open_one(self: &Arc<Self>) -> oneshot::Receiver<Result<Stream, Error>> {
+    fn open_one(self: &Arc<Self>, deadline: Instant) -> oneshot::Receiver<Result<Stream, Error>> {
         let (sender, receiver) = oneshot::channel();
         let (opener, pool) = (Arc::clone(&self.opener), Arc::downgrade(self));
         let mut tasks = lock(&self.tasks);
@@ -121,11 +177,20 @@ impl Pool {
             tasks.spawn(sweep(Weak::clone(&pool), self.opener.config.idle_close));
         }
         tasks.spawn(async move {
-            let result = match opener.opening.acquire().await {
+            let patience = opener.config.begin_timeout;
+            let waited = tokio::select! {
+                biased;
+                () = opener.health.unresponsive.notified() => Err(behind(patience)),
+                place = timeout_at(deadline, opener.opening.acquire()) => {
+                    place.map_err(|_| late("no shell was ready", patience))
+                }
+            };
+            let result = match waited {
                 // Whoever asked may have got another stream, or gone, while this one waited for its turn.
                 Ok(_) if sender.is_closed() => return,
-                Ok(_turn) => Stream::open(&opener.carrier, &opener.config).await,
-                Err(_) => return,
+                Ok(Ok(_place)) => opener.open(deadline).await,
+                Ok(Err(_)) => return,
+                Err(e) => Err(e),
             };
             if let Err(Ok(stream)) = sender.send(result)
                 && let Some(pool) = pool.upgrade()
@@ -152,6 +217,37 @@ impl Pool {
         }
         *idle = kept;
     }
+}
+
+impl Opener {
+    async fn open(&self, deadline: Instant) -> Result<Stream, Error> {
+        let since = Instant::now();
+        let result = Stream::open(&self.carrier, &self.config, deadline).await;
+        match &result {
+            Ok(_) => self.heard(),
+            Err(e) if e.kind() == ErrorKind::DeadlineExceeded => self.unheard(since),
+            Err(_) => {}
+        }
+        result
+    }
+
+    fn heard(&self) {
+        *lock(&self.health.answered) = Some(Instant::now());
+    }
+
+    fn unheard(&self, since: Instant) {
+        // Who had little time left when it asked has proved nothing, nor has one shell where others answer.
+        let long = since.elapsed() >= self.config.begin_timeout / 2;
+        if long && lock(&self.health.answered).is_none_or(|at| at <= since) {
+            self.health.unresponsive.notify_waiters();
+        }
+    }
+}
+
+/// The error of a call that waited behind another one.
+fn behind(patience: Duration) -> Error {
+    Error::new(ErrorKind::DeadlineExceeded)
+        .because(format!("it waited behind calls to which the sandbox gave no answer within {patience:?}"))
 }
 
 /// Closes idle streams now and then, as long as there is a pool.

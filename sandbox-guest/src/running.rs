@@ -2,14 +2,14 @@
 
 use sandbox::{Command, Effect, Env, Error, ErrorKind, SandboxPath};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::command::{self, Run};
 use crate::control::{Control, Who};
 use crate::guest::Inner;
-use crate::pool::{Lease, Pool};
+use crate::pool::{Lease, Pool, Turn};
 use crate::record::{Nonce, Record};
-use crate::stream::Shell;
+use crate::stream::{Shell, late};
 
 /// What to start.
 pub(crate) struct Start<'a> {
@@ -33,20 +33,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Sends the request and waits until the command begins. A stream that was found dead before the request was sent whole
-    /// costs another one, silently; the request is never sent twice.
+    /// Sends the request and waits until the command begins, all by one deadline. A stream that was found dead before the request was
+    /// sent whole costs another one, silently; the request is never sent twice.
     pub(crate) async fn start(guest: &Inner, start: &Start<'_>) -> Result<Self, Error> {
         command::check_size(start.command, start.env, &guest.config.env)?;
-        let patience = guest.config.open_timeout;
-        let late = |what: &str| {
-            Error::new(ErrorKind::DeadlineExceeded)
-                .with_effect(Effect::Unknown)
-                .because(format!("{what} within {patience:?}"))
-        };
+        let late = |what: &str| late(what, guest.config.begin_timeout).with_effect(Effect::Unknown);
         // Every stream that is idle can turn out dead; one more is fresh.
         let mut tries = guest.config.max_streams + 1;
+        let mut turn = guest.pool.turn().await?;
+        let deadline = turn.deadline;
         loop {
-            let (mut lease, ()) = tokio::try_join!(guest.pool.acquire(), guest.control.ready())?;
+            let mut lease = Lease::new(guest.stream_and_control(&turn).await?, turn);
             let (begin, end) = (Nonce::new(), Nonce::new());
             lease.stream.out.scanner.expect(begin);
             lease.stream.err.scanner.expect(begin);
@@ -65,11 +62,12 @@ impl Running {
                 end,
                 begun: Instant::now(),
             };
-            match timeout(patience, running.lease().stream.send(&request)).await {
+            let asked = Instant::now();
+            match timeout_at(deadline, running.lease().stream.send(&request)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(e)) => {
                     // The shell needs the whole request before it runs anything, and did not get it.
-                    running.lease = None;
+                    turn = running.give_back();
                     tries -= 1;
                     if tries == 0 {
                         let error =
@@ -78,12 +76,13 @@ impl Running {
                     }
                     continue;
                 }
-                Err(_) => return Err(late("the sandbox did not take the request")),
+                Err(_) => return Err(guest.pool.failed(asked, late("the sandbox did not take the request"))),
             }
-            match timeout(patience, running.lease().stream.await_record(b'B')).await {
+            match timeout_at(deadline, running.lease().stream.await_record(b'B')).await {
                 Ok(begun) => begun?,
-                Err(_) => return Err(late("the command did not begin")),
+                Err(_) => return Err(guest.pool.failed(asked, late("the command did not begin"))),
             };
+            guest.pool.heard();
             running.begun = Instant::now();
             return Ok(running);
         }
@@ -91,6 +90,11 @@ impl Running {
 
     pub(crate) fn lease(&mut self) -> &mut Lease {
         self.lease.as_mut().expect("the lease is there until the command is settled")
+    }
+
+    /// Nothing was started, so that nothing has to be killed.
+    fn give_back(mut self) -> Turn {
+        self.lease.take().expect("the lease is there until the command is settled").into_turn()
     }
 
     pub(crate) fn signal(&self, signal: &'static str, who: Who) -> oneshot::Receiver<bool> {

@@ -163,8 +163,9 @@ impl Supervisor {
     async fn run(mut self) -> Result<Exit, Error> {
         let mut drained = None;
         loop {
-            let now = Instant::now();
             let (out, err) = (*self.out.borrow(), *self.err.borrow());
+            // Only now: an end that was seen after this moment is not judged by an earlier one.
+            let now = Instant::now();
             if let (Some(out), Some(_)) = (out, err) {
                 let end = out.map_err(|(kind, why)| Error::new(kind).with_effect(Effect::Unknown).because(why))?;
                 let code = end.code(&self.workdir)?;

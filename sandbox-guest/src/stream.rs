@@ -4,19 +4,24 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sandbox::{Effect, Env, Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::config::GuestConfig;
+use crate::files::answer::readable;
 use crate::quote::{frame, push_word};
 use crate::record::{Nonce, Record, Scanner};
 use crate::{Carrier, CarrierStream, Closed, FarEnds, scripts};
 
 /// The most that may come out of a shell before it says READY, or before a request begins: a start-up file's chatter.
 pub(crate) const MAX_NOISE: usize = 1 << 20;
+
+/// How much of a shell's last words is passed on, in bytes.
+const LAST_WORDS: usize = 400;
 
 /// The shell at the far end, told from a later process of the same pid by its start time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +72,12 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Opens a stream and waits for its READY.
-    pub(crate) async fn open(carrier: &Arc<dyn Carrier>, config: &GuestConfig) -> Result<Self, Error> {
+    /// Opens a stream and waits for its READY, until `deadline`.
+    pub(crate) async fn open(
+        carrier: &Arc<dyn Carrier>,
+        config: &GuestConfig,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
         let opening = async {
             let CarrierStream { stdin, stdout, stderr, closed } = carrier.open().await?;
             let nonce = Nonce::new();
@@ -91,11 +100,7 @@ impl Stream {
             stream.err.scanner.next(|_| ())?;
             Ok(stream)
         };
-        match timeout(config.open_timeout, opening).await {
-            Ok(result) => result,
-            Err(_) => Err(Error::new(ErrorKind::DeadlineExceeded)
-                .because(format!("no shell was ready after {:?}", config.open_timeout))),
-        }
+        timeout_at(deadline, opening).await.unwrap_or_else(|_| Err(late("no shell was ready", config.begin_timeout)))
     }
 
     /// Writes bytes whole.
@@ -119,9 +124,9 @@ impl Stream {
             }
             tokio::select! {
                 n = self.out.fill() => if n.map_err(|e| lost("its output broke").caused_by(e))? == 0 {
-                    let closed = timeout(std::time::Duration::from_secs(1), wait_closed(&mut self.closed)).await;
+                    let closed = timeout(Duration::from_secs(1), wait_closed(&mut self.closed)).await;
                     let detail = closed.map_or_else(|_| String::from("its output ended"), |c| c.detail);
-                    return Err(lost(detail));
+                    return Err(lost(detail + &self.last_words().await));
                 },
                 n = self.err.fill(), if !self.err.ended => {
                     // Only kept: what it is, its own reader says.
@@ -132,6 +137,20 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// What stands on standard error of a shell that is gone, to be put behind how it went.
+    async fn last_words(&mut self) -> String {
+        let mut said = Vec::new();
+        while said.len() < LAST_WORDS && self.err.scanner.next(|bytes| said.extend_from_slice(bytes)).is_ok() {
+            match timeout(Duration::from_millis(100), self.err.fill()).await {
+                Ok(Ok(n)) if n > 0 => {}
+                _ => break,
+            }
+        }
+        said.truncate(LAST_WORDS);
+        let said = readable(&said);
+        if said.is_empty() { said } else { format!(": {said}") }
     }
 
     /// Whether it can serve another request, as far as one can see without asking.
@@ -155,6 +174,11 @@ pub(crate) async fn wait_closed(closed: &mut Option<BoxFuture<'static, Closed>>)
         }
         None => std::future::pending().await,
     }
+}
+
+/// The error of what had not begun by the deadline of its call.
+pub(crate) fn late(what: &str, patience: Duration) -> Error {
+    Error::new(ErrorKind::DeadlineExceeded).because(format!("{what} within {patience:?}"))
 }
 
 pub(crate) fn lost(reason: impl Into<String>) -> Error {

@@ -284,3 +284,38 @@ async fn sockets_do_as_well_as_pipes() {
         "for i in $(seq 50); do pgrep -f 'sleep 980[.]' >/dev/null || break; sleep 0.1; done; pgrep -f 'sleep 980[.]'";
     assert_eq!(run(&guest, text).await.stdout.bytes, "", "left over");
 }
+
+/// A program that cannot be started is told as by a shell, but by none of ours: no line number, no name of a script.
+#[tokio::test]
+async fn programs_that_cannot_be_started_are_named_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("plain"), "text").unwrap();
+    std::fs::create_dir(at("dir")).unwrap();
+    let script = |name: &str, text: &str| {
+        std::fs::write(at(name), text).unwrap();
+        std::fs::set_permissions(at(name), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    script("bad", "#! /no/such/interpreter -x\necho no\n");
+    script("good", "#! /bin/sh -e\necho good\n");
+    let (guest, _) = Bare::default().guest(dir.path());
+    for (program, code, said) in [
+        ("no-such-program".to_owned(), 127, "no-such-program: command not found\n".to_owned()),
+        ("plain".to_owned(), 127, "plain: command not found\n".to_owned()),
+        ("odd ]@*name".to_owned(), 127, "odd ]@*name: command not found\n".to_owned()),
+        (at("none"), 127, format!("{}: No such file or directory\n", at("none"))),
+        (at("plain/x"), 127, format!("{}: No such file or directory\n", at("plain/x"))),
+        (at("dir"), 126, format!("{}: Is a directory\n", at("dir"))),
+        (at("plain"), 126, format!("{}: Permission denied\n", at("plain"))),
+        (at("bad"), 127, format!("{}: its interpreter /no/such/interpreter: No such file or directory\n", at("bad"))),
+    ] {
+        let result = run_request(&guest, ExecRequest::args([program.clone()])).await;
+        assert_eq!((result.stderr.to_string_lossy().as_ref(), result.exit_code), (said.as_str(), code), "{program}");
+    }
+    let result = run_request(&guest, ExecRequest::args([at("good")])).await;
+    assert_eq!((result.stdout.bytes.as_ref(), result.exit_code), (&b"good\n"[..], 0));
+    // Also one that only the request's PATH leads to.
+    let env = Env::new().with("PATH", dir.path().to_str().unwrap().to_owned()).unwrap();
+    let result = run_request(&guest, ExecRequest::args(["good"]).with_env(env)).await;
+    assert_eq!((result.stdout.bytes.as_ref(), result.exit_code), (&b"good\n"[..], 0));
+}

@@ -53,7 +53,9 @@ async fn small_contents_of_every_byte() {
             assert!(read_limited(&guest, &path, limit).await.unwrap() == content, "{content:?}");
         }
         if let Some(less) = (content.len() as u64).checked_sub(1) {
-            assert_eq!(guest.read(&at(&path), less).await.unwrap_err().kind(), ErrorKind::FileTooLarge);
+            let error = guest.read(&at(&path), less).await.unwrap_err();
+            let rule = format!("it has {} bytes, and the limit of the call is {less}", content.len());
+            assert_eq!((error.kind(), error.reason()), (ErrorKind::FileTooLarge, Some(rule.as_str())));
         }
     }
 }

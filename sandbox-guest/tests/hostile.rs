@@ -36,7 +36,7 @@ fn hasty(dir: &Path, env: Vec<(&'static str, &'static str)>) -> Guest {
     Bare { env, ..Bare::default() }
         .guest_with(dir, |mut c| {
             c.inactivity = Duration::from_millis(1500);
-            c.open_timeout = Duration::from_secs(3);
+            c.begin_timeout = Duration::from_secs(3);
             c
         })
         .0

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::inherited::Inherited;
+use crate::share::Share;
 use crate::tools::Tools;
 
 const LAUNCH: &str = include_str!("scripts/launch.bash");
@@ -40,6 +41,7 @@ pub(crate) struct Start<'a> {
     pub(crate) processes: Option<u64>,
     /// The new root is somebody else's: no program of it may run before the old one is gone.
     pub(crate) foreign: bool,
+    pub(crate) share: &'a Share,
     pub(crate) prelude: Prelude<'a>,
 }
 
@@ -78,6 +80,8 @@ pub(crate) fn start(tools: &Tools, start: &Start<'_>) -> Vec<OsString> {
     argv.push(start.gid.to_string().into());
     argv.push(start.processes.map(|n| n.to_string()).unwrap_or_default().into());
     argv.push(if start.foreign { OsString::new() } else { tools.umount.clone().into() });
+    argv.push(start.share.counts.clone().into());
+    argv.push(start.share.rlimits.clone().into());
     argv
 }
 
@@ -222,13 +226,14 @@ mod tests {
             own_network: true,
             processes: None,
             foreign: false,
+            share: &Share { counts: "max_x=1".to_owned(), rlimits: "-i 2".to_owned() },
             prelude: Prelude::default(),
         };
         assert_eq!(
             line(&start(&tools(), &how)),
             "/usr/bin/unshare --user --map-root-user --mount --pid --ipc --uts --cgroup --net --fork --kill-child=SIGKILL -- \
              /usr/bin/bash --norc --noprofile -p -c <setup.bash> sandbox /usr/bin/mount /usr/sbin/pivot_root /usr/bin/unshare \
-             /usr/bin/env /usr/bin/sleep /usr/bin/ip '' 1000 1000 '' /usr/bin/umount"
+             /usr/bin/env /usr/bin/sleep /usr/bin/ip '' 1000 1000 '' /usr/bin/umount max_x=1 -i 2"
         );
     }
 
@@ -237,8 +242,9 @@ mod tests {
         let join = [PathBuf::from("/sys/fs/cgroup/x/cgroup.procs")];
         let inherited = Inherited { unclean: true, signals: true, terminal: true };
         let prelude = Prelude { inherited, join: &join };
-        let how =
-            Start { kernel: ROOT, uid: 7, gid: 8, own_network: false, processes: Some(64), foreign: true, prelude };
+        let share = &Share::default();
+        let processes = Some(64);
+        let how = Start { kernel: ROOT, uid: 7, gid: 8, own_network: false, processes, foreign: true, share, prelude };
         assert_eq!(
             line(&start(&tools(), &how)),
             "/usr/bin/bash --norc --noprofile -p -c <launch.bash> launch /sys/fs/cgroup/x/cgroup.procs -- \
@@ -246,7 +252,7 @@ mod tests {
              /usr/bin/setpriv --reuid=1879048200 --regid=1879048200 --clear-groups -- \
              /usr/bin/unshare --user --map-root-user --mount --pid --ipc --uts --cgroup --fork --kill-child=SIGKILL -- \
              /usr/bin/bash --norc --noprofile -p -c <setup.bash> sandbox /usr/bin/mount /usr/sbin/pivot_root /usr/bin/unshare \
-             /usr/bin/env /usr/bin/sleep '' '' 7 8 64 ''"
+             /usr/bin/env /usr/bin/sleep '' '' 7 8 64 '' '' ''"
         );
     }
 

@@ -51,11 +51,12 @@ impl Groups {
         let found = match choice {
             Cgroup::Off => return Ok(None),
             Cgroup::At(path) => {
+                let refuse = |what: String| {
+                    Error::new(ErrorKind::InvalidSpec).because(format!("cgroup {}: {what}", path.display()))
+                };
+                check_place(path).map_err(refuse)?;
                 let groups = version_two(path);
                 let works = groups.try_out(tools);
-                let refuse = |what: String| {
-                    Error::new(ErrorKind::Unavailable).because(format!("cgroup {}: {what}", path.display()))
-                };
                 works.map_err(|e| refuse(e.to_string()))?;
                 if groups.memory.is_none() && groups.cpu.is_none() {
                     return Err(refuse(
@@ -218,6 +219,25 @@ fn join_once(tools: &Tools, files: &[PathBuf]) -> io::Result<()> {
     }
 }
 
+/// Whether groups can be made below a directory at all.
+fn check_place(path: &Path) -> Result<(), String> {
+    /// What the kernel calls the version 2 hierarchy.
+    const CGROUP2: u64 = 0x6367_7270;
+    if !path.is_absolute() {
+        return Err("it must be an absolute path".to_owned());
+    }
+    match fs::metadata(path) {
+        Ok(meta) if !meta.is_dir() => return Err("it must be a directory".to_owned()),
+        Ok(_) => {}
+        Err(e) => return Err(format!("{e}: it must be a directory that is there and may be written to")),
+    }
+    let kind = rustix::fs::statfs(path).map_err(|e| e.to_string())?.f_type;
+    if u64::try_from(kind).ok() != Some(CGROUP2) {
+        return Err("it must be in a control group hierarchy of version 2, and is in another file system".to_owned());
+    }
+    Ok(())
+}
+
 /// What a directory of the version 2 hierarchy has for groups below it.
 fn version_two(path: &Path) -> Groups {
     for controller in ["memory", "cpu"] {
@@ -317,12 +337,21 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_directory_bounds_nothing_and_says_so() {
+    fn what_is_no_control_group_is_refused_by_name_and_rule() {
         let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("file"), "").unwrap();
         let tools = Tools::find().unwrap();
-        let error = Groups::find(&Cgroup::At(directory.path().to_owned()), false, &tools).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert!(error.to_string().contains("neither the memory nor the cpu controller"), "{error}");
+        for (path, rule) in [
+            (directory.path().to_owned(), "it must be in a control group hierarchy of version 2"),
+            (at("absent"), "No such file or directory"),
+            (at("file"), "it must be a directory"),
+            ("relative".into(), "it must be an absolute path"),
+        ] {
+            let error = Groups::find(&Cgroup::At(path.clone()), false, &tools).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidSpec);
+            assert!(error.to_string().contains(&format!("cgroup {}: {rule}", path.display())), "{error}");
+        }
         assert_eq!(Groups::find(&Cgroup::Off, true, &tools).unwrap(), None);
     }
 

@@ -1,9 +1,13 @@
 //! How a provider is set up.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sandbox::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
+
+use crate::ident;
 
 /// How a [`LocalProvider`](crate::LocalProvider) is set up.
 ///
@@ -26,6 +30,12 @@ pub struct LocalConfig {
     pub stop_timeout: Duration,
     /// How long to wait for somebody else who is changing the same session.
     pub lock_timeout: Duration,
+    /// How long a call into a sandbox may take until what it asks for begins
+    /// ([`GuestConfig::begin_timeout`](sandbox_guest::GuestConfig::begin_timeout)): whatever the tenant stops or starves, a call ends.
+    pub begin_timeout: Duration,
+    /// How long the content of a file may stand still
+    /// ([`GuestConfig::inactivity`](sandbox_guest::GuestConfig::inactivity)).
+    pub inactivity: Duration,
     /// More trees of this machine that every sandbox sees, read-only and at their own places: toolchains, data. They are shown with all
     /// that is mounted in them; choose none that holds secrets.
     pub show: Vec<PathBuf>,
@@ -64,6 +74,8 @@ impl Default for LocalConfig {
             start_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(30),
             lock_timeout: Duration::from_secs(30),
+            begin_timeout: Duration::from_secs(30),
+            inactivity: Duration::from_secs(30),
             show: Vec::new(),
             first_uid: 0x7000_0000,
             cgroup: Cgroup::Auto,
@@ -71,7 +83,48 @@ impl Default for LocalConfig {
     }
 }
 
+/// How many kernel users the sandboxes of root are spread over.
+pub(crate) const USERS: u32 = 65_536;
+
 impl LocalConfig {
+    /// Refuses values that break a rule by themselves, or on this machine.
+    pub(crate) fn check(&self, is_root: bool) -> Result<(), Error> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::InvalidSpec).because(what));
+        for (name, value) in [
+            ("start_timeout", self.start_timeout),
+            ("stop_timeout", self.stop_timeout),
+            ("begin_timeout", self.begin_timeout),
+            ("inactivity", self.inactivity),
+        ] {
+            if value.is_zero() {
+                return refuse(format!("{name} of 0: it must be longer, or nothing would ever be in time"));
+            }
+        }
+        if let Some(tree) = self.show.iter().find(|t| !t.is_absolute()) {
+            return refuse(format!("show {}: it must be an absolute path", tree.display()));
+        }
+        if !is_root {
+            return Ok(());
+        }
+        let first = self.first_uid;
+        if first == 0 || first.checked_add(USERS).is_none() {
+            return refuse(format!("first_uid {first}: it must be above 0 and leave room for {USERS} users"));
+        }
+        for (map, who) in [("uid_map", "users"), ("gid_map", "groups")] {
+            let text = fs::read_to_string(format!("/proc/self/{map}")).unwrap_or_default();
+            if !ident::is_mapped(&text, first, USERS) {
+                let has: Vec<String> =
+                    text.lines().map(|l| l.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).collect();
+                return refuse(format!(
+                    "first_uid {first}: the {USERS} {who} from there on do not exist in this user namespace (its {map} is {}): \
+                     choose a range that does, or run outside of it or as another user than root",
+                    has.join(", ")
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Sets where everything about the sandboxes is.
     #[must_use]
     pub fn with_state_dir(mut self, state_dir: impl Into<PathBuf>) -> Self {
@@ -104,6 +157,20 @@ impl LocalConfig {
     #[must_use]
     pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
         self.lock_timeout = timeout;
+        self
+    }
+
+    /// Sets how long a call into a sandbox may take until what it asks for begins.
+    #[must_use]
+    pub fn with_begin_timeout(mut self, timeout: Duration) -> Self {
+        self.begin_timeout = timeout;
+        self
+    }
+
+    /// Sets how long the content of a file may stand still.
+    #[must_use]
+    pub fn with_inactivity(mut self, timeout: Duration) -> Self {
+        self.inactivity = timeout;
         self
     }
 

@@ -6,26 +6,27 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::process::{getegid, geteuid};
-use sandbox::{Death, Error, ErrorKind, Hardening, Networking, Recreated, SessionId, Spec};
+use sandbox::{Death, Effect, Error, ErrorKind, Hardening, Owned, OwnedState, Recreated, SessionId, Spec};
 use tokio::process::Child;
 use tokio::runtime::Handle;
 
 use crate::argv::{self, Enter, Kernel, Prelude, Start};
 use crate::cgroup::{self, Bounds, Groups};
-use crate::config::LocalConfig;
+use crate::config::{LocalConfig, USERS};
 use crate::error::io_error;
 use crate::fstab::Plan;
-use crate::plan::{self, Layout};
 use crate::record::{Phase, Record};
+use crate::share::Share;
 use crate::spawn::Spawner;
-use crate::spec::{differences, image, inner_ids, path_of};
+use crate::spec::{differences, inner_ids};
 use crate::start::{self, Place, Program, Rest, Started, is_held};
 use crate::store::{self, Guard, Store};
 use crate::tools::Tools;
-use crate::{ident, inherited, parse, teardown};
+use crate::wanted::{Wanted, no_shell};
+use crate::{ident, inherited, teardown};
 
-/// How many kernel users the sandboxes of root are spread over.
-const USERS: u32 = 65_536;
+/// For how long a session of which there is nothing yet is taken for one that somebody is about to make, and not listed.
+const NOT_YET: Duration = Duration::from_secs(60);
 
 /// This machine, and the sandboxes of one state directory.
 #[derive(Debug)]
@@ -84,23 +85,13 @@ impl Host {
     /// Looks at the machine and opens the state directory.
     pub(crate) fn new(config: LocalConfig) -> Result<Self, Error> {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-        let refuse = |what: String| Err(Error::new(ErrorKind::Unavailable).because(what));
         let is_root = is_kernel_root(uid).map_err(|e| io_error("cannot see who the caller is", e))?;
-        if is_root && (config.first_uid == 0 || config.first_uid.checked_add(USERS).is_none()) {
-            return refuse(format!(
-                "first_uid {}: it must be above 0 and leave room for {USERS} users",
-                config.first_uid
-            ));
-        }
-        if let Some(tree) = config.show.iter().find(|t| !t.is_absolute()) {
-            return refuse(format!("show {}: it must be an absolute path", tree.display()));
-        }
+        config.check(is_root)?;
         let own = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse::<u32>().ok());
         if own != Some(std::process::id()) {
-            return refuse(
-                "/proc does not show this process by its own number: it must be mounted for this pid namespace"
-                    .to_owned(),
-            );
+            return Err(Error::new(ErrorKind::Unavailable).because(
+                "/proc does not show this process by its own number: it must be mounted for this pid namespace",
+            ));
         }
         let tools = Tools::find()?;
         let store = Store::open(&config.state_dir, uid)?;
@@ -127,10 +118,12 @@ impl Host {
         given_up: &dyn Fn() -> bool,
     ) -> Result<Provisioned, Error> {
         let stop = || Error::new(ErrorKind::Other).because("whoever asked for it has gone");
-        let (uid, gid) = inner_ids(&spec.hardening)?;
+        inner_ids(&spec.hardening)?;
         if let Some(record) = self.adopt(spec)? {
             return Ok(Provisioned { record, made: None });
         }
+        // Before anything is made, and before anything dead is removed.
+        let wanted = self.wanted(spec)?;
         if given_up() {
             return Err(stop());
         }
@@ -148,14 +141,11 @@ impl Host {
             return Err(stop());
         }
         let recreated = self.clear(&guard, &spec.session)?;
-        match self.make(runtime, &guard, spec, uid, gid, recreated.clone()) {
+        match self.make(runtime, &guard, spec, wanted, recreated.clone()) {
             Ok((record, parent, unfinished)) => {
                 Ok(Provisioned { record, made: Some(Made { parent, unfinished, guard }) })
             }
-            Err(error) => {
-                self.unmake(guard, &spec.session, recreated.is_some());
-                Err(error)
-            }
+            Err(error) => Err(self.unmake(guard, &spec.session, recreated.is_some(), error)),
         }
     }
 
@@ -186,7 +176,7 @@ impl Host {
             None if boxes.is_empty() => None,
             None => Some(Recreated::new(Death::NodeLost, "what was known of it is not legible")),
         };
-        self.remove_boxes(guard, session, old.as_ref())?;
+        self.put_away_boxes(guard, session, old.as_ref(), Instant::now() + self.config.stop_timeout)?;
         Ok(recreated)
     }
 
@@ -195,14 +185,12 @@ impl Host {
         runtime: &Handle,
         guard: &Guard,
         spec: &Spec,
-        uid: u32,
-        gid: u32,
+        wanted: Wanted,
         recreated: Option<Recreated>,
     ) -> Result<(Record, Child, Unfinished), Error> {
         let nonce = store::nonce()?;
         let kernel = self.kernel(&nonce);
-        let image = image(&spec.image)?;
-        let own_network = !matches!(spec.networking, Networking::Unrestricted);
+        let Wanted { plan, uid, gid, foreign, own_network } = wanted;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let mut record = Record {
             version: Record::VERSION,
@@ -226,28 +214,15 @@ impl Host {
         if let Some(groups) = &self.groups {
             groups.make(&name, bounds).map_err(|e| io_error("cannot make its control groups", e))?;
         }
-        let mounts =
-            fs::read("/proc/self/mountinfo").map_err(|e| io_error("cannot read the mounts of this process", e))?;
-        let mounts = parse::mountinfo(&mounts)
-            .ok_or_else(|| Error::new(ErrorKind::Unavailable).because("the mounts of this process are not legible"))?;
-        let layout = Layout {
-            image: image.as_deref(),
-            workdir: path_of(spec.workdir.as_bytes()),
-            read_only: spec.hardening.read_only_root,
-            host_network: !own_network,
-            show: &self.config.show,
-            mounts: &parse::visible(&mounts),
-            uid,
-            gid,
-        };
-        let plan = plan::plan(&layout)?;
         let path = self.store.box_of(&spec.session, &record.nonce);
         start::make_box(&path, kernel)?;
         let join = cgroup::join_files(&record.cgroups);
         let prelude = Prelude { inherited: inherited::look(), join: &join };
-        let (leaves, foreign) = (prelude.inherited.terminal, image.is_some());
+        let leaves = prelude.inherited.terminal;
         let processes = spec.hardening.pids.value();
-        let argv = argv::start(&self.tools, &Start { kernel, uid, gid, own_network, processes, foreign, prelude });
+        let share = &if kernel.switch { Share::default() } else { Share::of_caller() };
+        let start = Start { kernel, uid, gid, own_network, processes, foreign, share, prelude };
+        let argv = argv::start(&self.tools, &start);
         let deadline = Instant::now() + self.config.start_timeout;
         let program = Program { argv, leaves };
         let place = Place { path: &path, plan: &plan, kernel };
@@ -274,51 +249,68 @@ impl Host {
         let place = Place { path: &path, plan: &plan, kernel };
         start::finish(&self.spawner, runtime, &place, identity, detach.as_ref(), rest)?;
         if !has_shell(identity.init.pid)? {
-            let why = format!("image {}: it has no program /bin/bash", record.spec.image);
-            return Err(Error::new(ErrorKind::ImagePull).because(why));
+            return Err(no_shell(&record.spec.image));
         }
         record.phase = Phase::Running;
         guard.write(&record)
     }
 
-    /// Removes what a failed attempt left. What cannot be removed stays listed, and the next provision or reap tries again.
-    pub(crate) fn unmake(&self, guard: Guard, session: &SessionId, keep_record: bool) {
-        let removed = self.store.read(session).and_then(|record| self.remove_boxes(&guard, session, record.as_ref()));
-        let result = match removed {
+    /// Removes what a failed attempt left, and says in its error whether that is all gone. What cannot be removed stays listed, and the
+    /// next provision or reap tries again.
+    pub(crate) fn unmake(&self, guard: Guard, session: &SessionId, keep_record: bool, why: Error) -> Error {
+        let deadline = Instant::now() + self.config.stop_timeout;
+        let read = self.store.read(session);
+        let ended = read.and_then(|record| self.put_away_boxes(&guard, session, record.as_ref(), deadline));
+        let result = match ended {
             // The record says that an earlier sandbox died: the next one to be made has to tell.
             Ok(()) if keep_record => Ok(()),
             Ok(()) => guard.remove(),
             Err(e) => Err(e),
         };
+        let result = result.and_then(|()| self.store.empty(session, deadline));
         if let Err(error) = result {
             tracing::warn!(%session, %error, "what a failed provision began is still there");
+            return why.with_effect(Effect::Unknown);
         }
+        why.with_effect(Effect::None)
     }
 
     /// Removes everything of a session, or only the sandbox of that nonce; what is not there is removed.
     pub(crate) fn reap(&self, session: &SessionId, nonce: Option<&str>) -> Result<(), Error> {
-        let Some(guard) = self.store.lock(session, false, self.config.lock_timeout)? else { return Ok(()) };
+        let guard = self.store.lock(session, false, self.config.lock_timeout)?;
+        let deadline = Instant::now() + self.config.stop_timeout;
+        // What an earlier attempt has put away and not removed.
+        let Some(guard) = guard else { return self.store.empty(session, deadline) };
         let record = self.store.read(session)?;
         if let Some(nonce) = nonce
             && record.as_ref().is_none_or(|r| r.nonce != nonce)
         {
-            return Ok(());
+            drop(guard);
+            return self.store.empty(session, deadline);
         }
         if let Some(mut record) = record.clone() {
             record.phase = Phase::Ending;
             guard.write(&record)?;
         }
-        self.remove_boxes(&guard, session, record.as_ref())?;
-        guard.remove()
+        self.put_away_boxes(&guard, session, record.as_ref(), deadline)?;
+        guard.remove()?;
+        self.store.empty(session, deadline)
     }
 
-    fn remove_boxes(&self, guard: &Guard, session: &SessionId, record: Option<&Record>) -> Result<(), Error> {
-        let deadline = Instant::now() + self.config.stop_timeout;
+    /// Ends what runs in the boxes of a session, and puts them away.
+    fn put_away_boxes(
+        &self,
+        guard: &Guard,
+        session: &SessionId,
+        record: Option<&Record>,
+        deadline: Instant,
+    ) -> Result<(), Error> {
         for path in guard.boxes()? {
             let own = record.filter(|r| self.store.box_of(session, &r.nonce) == path);
             // A number of an earlier run of the machine says nothing about this one.
             let own = own.filter(|r| r.boot == ident::boot_id());
-            teardown::destroy(&path, own.and_then(|r| r.identity.as_ref()), own.is_some(), deadline)?;
+            teardown::end_box(&path, own.and_then(|r| r.identity.as_ref()), own.is_some(), deadline)?;
+            self.store.discard(session, &path)?;
         }
         let groups = record.map(|r| r.cgroups.as_slice()).unwrap_or_default();
         cgroup::remove(groups, deadline).map_err(|e| io_error("cannot remove its control groups", e))
@@ -352,6 +344,23 @@ impl Host {
         let Some(identity) = &record.identity else { return Ok(State::Dead(ended)) };
         let held = is_held(&self.store.box_of(&record.spec.session, &record.nonce)).map_err(unseen)?;
         if held && identity.lives().map_err(unseen)? { Ok(State::Alive) } else { Ok(State::Dead(ended)) }
+    }
+
+    /// What is there of a session, as far as it can be told from its record and its processes.
+    pub(crate) fn describe(&self, session: SessionId) -> Result<Option<Owned>, Error> {
+        let Some(record) = self.store.read(&session)? else {
+            let bare = self.store.is_bare(&session, NOT_YET)?;
+            return Ok((!bare).then(|| Owned::new(session, OwnedState::Unknown, "")));
+        };
+        let state = match record.phase {
+            Phase::Starting => OwnedState::Starting,
+            Phase::Ending => OwnedState::Ending,
+            Phase::Running => match self.state(&record)? {
+                State::Alive => OwnedState::Running,
+                State::Dead(_) => OwnedState::Ended,
+            },
+        };
+        Ok(Some(Owned::new(session, state, record.nonce.clone()).created_at(record.created())))
     }
 
     /// Why the sandbox of that nonce is no more; `None` if it lives.

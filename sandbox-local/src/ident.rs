@@ -128,6 +128,36 @@ pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
 }
 
+/// A user, for messages: one without a number in this user namespace is shown by the kernel as somebody else.
+pub(crate) fn user(uid: u32) -> String {
+    let shown = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if shown.trim().parse() == Ok(uid) && !is_mapped(&map, uid, 1) {
+        return format!("a user who does not exist in this user namespace (shown as {uid})");
+    }
+    format!("user {uid}")
+}
+
+/// Whether a user or group map has all of `count` numbers from `first` on. Pure.
+pub(crate) fn is_mapped(map: &str, first: u32, count: u32) -> bool {
+    let mut ranges: Vec<(u64, u64)> = map
+        .lines()
+        .filter_map(|line| {
+            let mut fields = line.split_ascii_whitespace().map(str::parse::<u64>);
+            let (inside, _, length) = (fields.next()?.ok()?, fields.next()?.ok()?, fields.next()?.ok()?);
+            Some((inside, inside + length))
+        })
+        .collect();
+    ranges.sort_unstable();
+    let (mut at, end) = (u64::from(first), u64::from(first) + u64::from(count));
+    for (from, to) in ranges {
+        if from <= at && at < to {
+            at = to;
+        }
+    }
+    at >= end
+}
+
 /// Whether a process has `file` as its standard input.
 pub(crate) fn reads_from(pid: i32, file: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/fd/0")).is_ok_and(|link| link == file)
@@ -166,6 +196,25 @@ mod tests {
         }
         assert!(!it.lives().unwrap());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn who_is_mapped() {
+        let whole = "         0          0 4294967295\n";
+        let parts = "0 1000 1\n100 5000 50\n1 100000 99\n150 1 1\n";
+        for (map, first, count, want) in [
+            (whole, 0, 1, true),
+            (whole, 0x7000_0000, 65_536, true),
+            ("0 0 1\n", 0, 1, true),
+            ("0 0 1\n", 0x7000_0000, 65_536, false),
+            (parts, 0, 151, true),
+            (parts, 0, 152, false),
+            (parts, 50, 60, true),
+            ("", 0, 1, false),
+        ] {
+            assert_eq!(is_mapped(map, first, count), want, "{map} {first} {count}");
+        }
+        assert_eq!(user(7), "user 7");
     }
 
     #[test]

@@ -55,7 +55,10 @@
 //!
 //! A sandbox is a few processes and a directory below [`LocalConfig::state_dir`]; it outlives its provider and the process, and any other
 //! process with the same state directory finds it by its session id. Whoever is killed at whatever point leaves nothing that
-//! [`owned`](sandbox::Provider::owned) does not list and that the next provision or reap does not remove. A sandbox whose first process
+//! [`owned`](sandbox::Provider::owned) does not list and that the next provision or reap does not remove. Once nothing of a sandbox runs
+//! any more, what it wrote is put out of the way in one step, and its session is free; a reap then removes it within
+//! [`LocalConfig::stop_timeout`], and what is not removed by then, or was left by somebody who was killed, goes at the next provision or
+//! reap of any process. A sandbox whose first process
 //! was killed is replaced by the next provision, and all handles of the new one say so. After a restart of the machine the same holds.
 //!
 //! What it cannot protect against stands in SECURITY.md: above all a fault of the kernel, whose whole interface is exposed.
@@ -76,13 +79,17 @@ mod probe;
 mod provider;
 mod record;
 mod remove;
+mod share;
 mod spawn;
 mod spec;
 mod start;
+mod state_dir;
 mod store;
 mod teardown;
 mod tools;
+mod trash;
 mod verify;
+mod wanted;
 
 pub use config::{Cgroup, LocalConfig};
 pub use probe::Forbidden;

@@ -125,6 +125,21 @@ pub(crate) fn namespace(link: &str) -> Option<u64> {
     link.split_once(":[")?.1.strip_suffix(']')?.parse().ok()
 }
 
+/// What programs and shells say, on one line: without a shell's name for its script and line, or hints about where else to look.
+pub(crate) fn messages(said: &str) -> String {
+    let lines = said.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("dmesg(1)"));
+    lines.map(without_line).collect::<Vec<_>>().join("; ")
+}
+
+/// `SCRIPT: line N: what` without what comes before `what`.
+fn without_line(message: &str) -> &str {
+    let Some((_, rest)) = message.split_once(": line ") else { return message };
+    match rest.split_once(": ") {
+        Some((number, what)) if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) => what,
+        _ => message,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +152,26 @@ mod tests {
 30 25 0:27 / /dev/shm ro,relatime - tmpfs tmpfs rw
 31 27 0:28 / /a\\040b\\134c rw - tmpfs tmpfs rw
 ";
+
+    #[test]
+    fn messages_are_for_people() {
+        for (said, want) in [
+            ("", ""),
+            (
+                "mount: fs/a: no.\n       dmesg(1) may have more information after failed mount system call.\n",
+                "mount: fs/a: no.",
+            ),
+            (
+                "environment: line 44: /usr/bin/umount: No such file or directory\n",
+                "/usr/bin/umount: No such file or directory",
+            ),
+            ("a\n\nsandbox: line 3: b\n", "a; b"),
+            ("x: line up: y", "x: line up: y"),
+            ("x: line 7", "x: line 7"),
+        ] {
+            assert_eq!(messages(said), want);
+        }
+    }
 
     #[test]
     fn mounts_and_what_hides_them() {

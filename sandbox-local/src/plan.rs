@@ -1,14 +1,17 @@
 //! What the root of a sandbox consists of.
 
 use std::ffi::OsString;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use sandbox::{Error, ErrorKind};
 
+use self::workdir::must_split;
 use crate::fstab::{Mount, Plan, ROOT, Source};
 use crate::parse::{Flags, MountInfo};
+
+mod workdir;
 
 /// What a root is made from.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(crate) struct Layout<'a> {
     /// The user and group that the tenant sees.
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// Programs of the root that must stay in sight, by their absolute paths in it.
+    pub(crate) programs: &'a [PathBuf],
 }
 
 const SHOWN: Flags = Flags { read_only: true, no_suid: true, no_dev: true, no_exec: false };
@@ -85,7 +90,7 @@ pub(crate) fn plan(layout: &Layout<'_>) -> Result<Plan, Error> {
         }
     }
     if layout.image.is_none() {
-        plan.host_etc(layout)?;
+        plan.host_etc(layout, &split)?;
     } else {
         for (name, text) in [("hosts", hosts()), ("hostname", HOSTNAME.to_owned())] {
             if is_file(&image.join("etc").join(name)) {
@@ -101,7 +106,7 @@ pub(crate) fn plan(layout: &Layout<'_>) -> Result<Plan, Error> {
         plan.show_at_its_place(layout, tree)?;
     }
     plan.own_directories(layout);
-    plan.writable(image, layout.image.is_some(), &workdir)?;
+    plan.writable(layout, image, &workdir)?;
     plan.kernel_file_systems(layout);
     plan.lock_down(layout, &workdir);
     Ok(plan)
@@ -137,38 +142,6 @@ fn entries(directory: &Path) -> Result<Vec<OsString>, Error> {
     }
     names.sort();
     Ok(names)
-}
-
-/// The directories of the image that cannot be shown whole, since the working directory lies below them and they lack it.
-fn must_split(own_image: Option<&Path>, image: &Path, workdir: &Path) -> Result<Vec<PathBuf>, Error> {
-    let refuse = |at: &Path, what: &str| {
-        Err(Error::new(ErrorKind::InvalidSpec).because(format!(
-            "workdir \"/{}\": /{} is {what} in the image",
-            workdir.display(),
-            at.display()
-        )))
-    };
-    let first = workdir.components().next().map(|c| c.as_os_str().to_string_lossy().into_owned()).unwrap_or_default();
-    if own_image.is_none() && !HOST_TREES.contains(&first.as_str()) {
-        return Ok(Vec::new());
-    }
-    let mut split = Vec::new();
-    let mut at = PathBuf::new();
-    for component in workdir.components() {
-        at.push(component);
-        match fs::symlink_metadata(image.join(&at)) {
-            Ok(m) if m.is_dir() => {
-                if at != workdir {
-                    split.push(at.clone());
-                }
-            }
-            Ok(m) if m.is_symlink() => return refuse(&at, "a link"),
-            Ok(_) => return refuse(&at, "not a directory"),
-            Err(_) => return Ok(split),
-        }
-    }
-    // It is there: something writable is mounted over it.
-    Ok(Vec::new())
 }
 
 impl Plan {
@@ -232,12 +205,16 @@ impl Plan {
     fn show_at_its_place(&mut self, layout: &Layout<'_>, tree: &Path) -> Result<(), Error> {
         let to = relative(tree);
         let taken = self.mounts.iter().any(|m| !m.point.as_os_str().is_empty() && to.starts_with(&m.point));
-        let real = fs::symlink_metadata(tree).map_err(|e| unreadable(tree, e))?;
+        let refuse =
+            |rule: &str| Err(Error::new(ErrorKind::InvalidSpec).because(format!("show {}: {rule}", tree.display())));
+        let real = match fs::symlink_metadata(tree) {
+            Ok(real) => real,
+            Err(e) => return refuse(&e.to_string()),
+        };
         if taken || real.is_symlink() || layout.workdir.starts_with(tree) {
-            return Err(Error::new(ErrorKind::Unavailable).because(format!(
-                "show {}: it must be a real path outside of what the sandbox shows anyway and of its working directory",
-                tree.display()
-            )));
+            return refuse(
+                "it must be a real path outside of what the sandbox shows anyway and of its working directory",
+            );
         }
         self.parents(&to);
         self.show(layout, tree, &to, &[])
@@ -249,18 +226,19 @@ impl Plan {
         }
     }
 
-    fn host_etc(&mut self, layout: &Layout<'_>) -> Result<(), Error> {
+    fn host_etc(&mut self, layout: &Layout<'_>, split: &[PathBuf]) -> Result<(), Error> {
         self.dir("etc");
         for name in HOST_ETC {
             let (from, to) = (Path::new("/etc").join(name), Path::new("etc").join(name));
             match fs::symlink_metadata(&from) {
-                Ok(meta) if meta.is_file() && meta.len() <= MAX_COPY => {
-                    // One that the caller may not read is not there for what runs as the caller either.
+                // What not everybody may read is bound, so that the kernel goes on deciding who may.
+                Ok(meta) if meta.is_file() && meta.len() <= MAX_COPY && meta.mode() & 0o004 != 0 => {
+                    // One that the caller cannot read is not there for what runs as the caller either.
                     if let Ok(contents) = fs::read(&from) {
                         self.files.insert(to, contents);
                     }
                 }
-                Ok(_) => self.show(layout, &from, &to, &[])?,
+                Ok(_) => self.show(layout, &from, &to, split)?,
                 Err(_) => {}
             }
         }
@@ -310,39 +288,6 @@ impl Plan {
         ] {
             self.links.insert(Path::new("dev").join(name), target.into());
         }
-    }
-
-    /// The working directory and /var/tmp.
-    fn writable(&mut self, image: &Path, foreign: bool, workdir: &Path) -> Result<(), Error> {
-        if self.mounts.iter().any(|m| !m.point.as_os_str().is_empty() && workdir.starts_with(&m.point)) {
-            // Shown from the image, which has it: something of our own goes over it.
-            self.dirs.insert("../rw".into(), 0o755);
-            self.dirs.insert("../rw/workdir".into(), 0o755);
-            self.mount(Source::Box("rw/workdir".into()), workdir, OWN);
-        } else {
-            if let Some((link, target)) = self.links.iter().find(|(link, _)| workdir.starts_with(link)) {
-                return Err(Error::new(ErrorKind::InvalidSpec).because(format!(
-                    "workdir \"/{}\": /{} is a link to {} in the image",
-                    workdir.display(),
-                    link.display(),
-                    target.display()
-                )));
-            }
-            self.parents(workdir);
-            self.dir(workdir);
-        }
-        let var_tmp = Path::new("var/tmp");
-        if !foreign {
-            self.dir("var");
-            self.dirs.insert(var_tmp.to_owned(), 0o1777);
-        } else if fs::symlink_metadata(image.join(var_tmp)).is_ok_and(|m| m.is_dir())
-            && self.mounts.iter().any(|m| m.point == Path::new("var"))
-        {
-            self.dirs.insert("../rw".into(), 0o755);
-            self.dirs.insert("../rw/var-tmp".into(), 0o1777);
-            self.mount(Source::Box("rw/var-tmp".into()), var_tmp, OWN);
-        }
-        Ok(())
     }
 
     fn kernel_file_systems(&mut self, layout: &Layout<'_>) {

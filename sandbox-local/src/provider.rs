@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use futures::stream;
 use sandbox::{
     Capabilities, Checked, Death, Env, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite,
-    Owned, OwnedState, OwnedStream, Process, Provider, ReadStream, Recreated, Sandbox, SandboxPath, SessionId,
-    SpawnRequest, Spec,
+    OwnedStream, Process, Provider, ReadStream, Recreated, Sandbox, SandboxPath, SessionId, SpawnRequest, Spec,
 };
 use sandbox_guest::{Guest, GuestConfig};
 use tokio::process::Child;
@@ -23,11 +22,10 @@ use crate::config::LocalConfig;
 use crate::host::{Host, Made, Provisioned, State};
 use crate::probe;
 use crate::record::{Phase, Record};
+use crate::wanted::not_a_shell;
 
 /// Where programs are found inside, unless the spec says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// For how long a session of which there is nothing yet is taken for one that somebody is about to make, and not listed.
-const NOT_YET: Duration = Duration::from_secs(60);
 /// How many sessions are read at a time.
 const PAGE: usize = 64;
 
@@ -47,11 +45,19 @@ impl LocalProvider {
     ///
     /// # Errors
     ///
-    /// `Unavailable` or `Forbidden`, naming what is missing or not as it must be. Whether the kernel lets sandboxes be made is seen at the
+    /// `InvalidSpec` for a configuration that breaks a rule or cannot hold here, naming the field, its value and the rule; `Unavailable` or
+    /// `Forbidden` for a machine that lacks something. Whether the kernel lets sandboxes be made is seen at the
     /// first provision, or by [`probe`](Self::probe).
     pub fn new(config: LocalConfig) -> Result<Self, Error> {
         let host = Arc::new(Host::new(config)?);
-        Ok(Self { checked: Checked::new(Local { host, live: Mutex::default(), parents: Mutex::default() }) })
+        Ok(Self {
+            checked: Checked::new(Local {
+                host,
+                live: Mutex::default(),
+                tasks: Mutex::default(),
+                alive: Arc::default(),
+            }),
+        })
     }
 
     /// Tries whether this machine lets sandboxes be made. It makes none.
@@ -97,8 +103,10 @@ struct Local {
     host: Arc<Host>,
     /// One for each sandbox that somebody has a handle of, so that they share its streams.
     live: Mutex<HashMap<SessionId, Weak<Live>>>,
-    /// Waits for the processes of this process's sandboxes when they end.
-    parents: Mutex<JoinSet<()>>,
+    /// Waits for the processes of this process's sandboxes when they end; removes what others put away.
+    tasks: Mutex<JoinSet<()>>,
+    /// While this is there, what others put away is removed.
+    alive: Arc<()>,
 }
 
 impl fmt::Debug for Local {
@@ -144,11 +152,23 @@ impl Local {
     }
 
     fn wait_for(&self, mut child: Child) {
-        let mut parents = lock(&self.parents);
-        while parents.try_join_next().is_some() {}
-        parents.spawn(async move {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
             let _ = child.wait().await;
         });
+    }
+
+    /// Removes in the background what others put away and did not remove, for a while.
+    fn sweep(&self) {
+        if !self.host.store.has_trash() {
+            return;
+        }
+        let (host, alive) = (Arc::clone(&self.host), Arc::downgrade(&self.alive));
+        let deadline = Instant::now() + host.config.stop_timeout;
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_blocking(move || host.store.sweep(&|| alive.strong_count() == 0 || Instant::now() >= deadline));
     }
 
     async fn find_or_make(&self, spec: &Spec) -> Result<Arc<Live>, Error> {
@@ -174,18 +194,13 @@ impl Local {
         } else {
             let (guard, outcome) = finish.await?;
             match outcome {
-                Ok(()) => (guard, live.guest.warm_up().await),
+                Ok(()) => (guard, live.guest.warm_up().await.map_err(|e| not_a_shell(&spec.image, e))),
                 failed => (guard, failed),
             }
         };
         if let Err(error) = outcome {
             let (host, session, keep) = (Arc::clone(&self.host), spec.session.clone(), live.recreated.is_some());
-            blocking(move || {
-                host.unmake(guard, &session, keep);
-                Ok(())
-            })
-            .await?;
-            return Err(error);
+            return Err(blocking(move || Ok(host.unmake(guard, &session, keep, error))).await?);
         }
         Ok(live)
     }
@@ -231,7 +246,10 @@ impl Provider for Local {
     }
 
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
-        match self.find_or_make(spec).await {
+        let found = self.find_or_make(spec).await;
+        // Also what this one has replaced.
+        self.sweep();
+        match found {
             Ok(live) => Ok(live),
             // Perhaps the machine forbids it altogether: then say what.
             Err(error) if error.kind() == ErrorKind::Unavailable => {
@@ -257,7 +275,7 @@ impl Provider for Local {
                 let page = move || {
                     let names: Vec<_> = sessions.by_ref().take(PAGE).collect();
                     let rest = (names.len() == PAGE).then_some(sessions);
-                    let described = names.into_iter().map(|name| name.and_then(|s| describe(&host, s)));
+                    let described = names.into_iter().map(|name| name.and_then(|s| host.describe(s)));
                     let page: Vec<_> = described.filter_map(Result::transpose).collect();
                     Ok((stream::iter(page), rest))
                 };
@@ -269,7 +287,9 @@ impl Provider for Local {
 
     async fn reap(&self, session: &SessionId) -> Result<(), Error> {
         let (host, id) = (Arc::clone(&self.host), session.clone());
-        blocking(move || host.reap(&id, None)).await?;
+        let reaped = blocking(move || host.reap(&id, None)).await;
+        self.sweep();
+        reaped?;
         let live = lock(&self.live).get(session).and_then(Weak::upgrade);
         if let Some(live) = live {
             live.guest.close_idle();
@@ -280,23 +300,6 @@ impl Provider for Local {
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
         self.find(session).await?.guest.export(root).await
     }
-}
-
-/// What is there of a session, as far as it can be told from its record and its processes.
-fn describe(host: &Host, session: SessionId) -> Result<Option<Owned>, Error> {
-    let Some(record) = host.store.read(&session)? else {
-        let bare = host.store.is_bare(&session, NOT_YET)?;
-        return Ok((!bare).then(|| Owned::new(session, OwnedState::Unknown, "")));
-    };
-    let state = match record.phase {
-        Phase::Starting => OwnedState::Starting,
-        Phase::Ending => OwnedState::Ending,
-        Phase::Running => match host.state(&record)? {
-            State::Alive => OwnedState::Running,
-            State::Dead(_) => OwnedState::Ended,
-        },
-    };
-    Ok(Some(Owned::new(session, state, record.nonce.clone()).created_at(record.created())))
 }
 
 /// One running sandbox.
@@ -316,7 +319,10 @@ impl Live {
         for (name, value) in record.spec.env.iter() {
             env.set(name, value.clone())?;
         }
-        let config = GuestConfig::new(record.spec.workdir).with_env(env);
+        let config = GuestConfig::new(record.spec.workdir)
+            .with_env(env)
+            .with_begin_timeout(host.config.begin_timeout)
+            .with_inactivity(host.config.inactivity);
         Ok(Self {
             host,
             session: record.spec.session,

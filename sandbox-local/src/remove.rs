@@ -1,6 +1,7 @@
 //! Removes a tree that a tenant has filled: any depth, any mode, any name.
 
 use std::ffi::{CStr, CString};
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::Path;
@@ -36,10 +37,21 @@ fn id_of(directory: &OwnedFd) -> io::Result<Id> {
 /// entered from its parent is ever emptied. Links are never followed and no other file system is entered. It holds two
 /// descriptors, however deep the tree is.
 pub(crate) fn tree(path: &Path, deadline: Instant) -> io::Result<()> {
+    tree_unless(path, &|| Instant::now() >= deadline)
+}
+
+/// As [`tree`], until `stop` says that it is enough; then it fails as timed out.
+pub(crate) fn tree_unless(path: &Path, stop: &dyn Fn() -> bool) -> io::Result<()> {
     loop {
-        match walk(path, deadline) {
+        match walk(path, stop) {
             // Somebody moves things about: from the top once more.
-            Err(e) if e.kind() == io::ErrorKind::StaleNetworkFileHandle && Instant::now() < deadline => {}
+            Err(e) if e.kind() == io::ErrorKind::StaleNetworkFileHandle && !stop() => {}
+            // Somebody else removes it too.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !stop() => {
+                if !path.is_symlink() && !fs::exists(path)? {
+                    return Ok(());
+                }
+            }
             result => return result,
         }
     }
@@ -50,7 +62,7 @@ fn moved() -> io::Error {
     io::Error::new(io::ErrorKind::StaleNetworkFileHandle, "a directory was moved while it was being removed")
 }
 
-fn walk(path: &Path, deadline: Instant) -> io::Result<()> {
+fn walk(path: &Path, stop: &dyn Fn() -> bool) -> io::Result<()> {
     let Some(name) = path.file_name() else { return Err(io::ErrorKind::InvalidInput.into()) };
     let name = CString::new(std::os::unix::ffi::OsStrExt::as_bytes(name))?;
     let parent = openat(CWD, path.parent().unwrap_or(Path::new(".")), DIRECTORY, Mode::empty())?;
@@ -65,7 +77,7 @@ fn walk(path: &Path, deadline: Instant) -> io::Result<()> {
     let mut at = enter(&parent, &name, device)?;
     let mut levels = vec![Level { name, id: id_of(&at)?, children: Vec::new() }];
     while let Some(level) = levels.last_mut() {
-        if Instant::now() >= deadline {
+        if stop() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         if level.children.is_empty() {
@@ -242,6 +254,23 @@ mod tests {
         drop(at);
         tree(&top, soon()).unwrap();
         assert!(!top.exists());
+    }
+
+    #[test]
+    fn several_at_once() {
+        let base = tempfile::tempdir().unwrap();
+        for round in 0..5 {
+            let top = base.path().join(format!("{round}/top"));
+            for i in 0..200 {
+                std::fs::create_dir_all(top.join(format!("{i}/x/y"))).unwrap();
+            }
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| tree(&top, soon()).unwrap());
+                }
+            });
+            assert!(!top.exists());
+        }
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) const ALIVE: &str = "alive";
 const FSTAB: &str = "fstab";
 const TICK: &str = "tick";
 const GO: &str = "go";
+/// What the set-up reports when it gives up.
+const FAILED: &[u8] = b"failed\n";
 /// The most that is kept of what the set-up says.
 const MAX_MESSAGES: usize = 16 * 1024;
 
@@ -202,6 +204,11 @@ impl Rest {
                 self.heard[0].drain(..word.len());
                 return Ok(());
             }
+            if self.heard[0].starts_with(FAILED) {
+                // Its messages came before that word; whoever else holds their pipe goes on holding it.
+                self.hear_out()?;
+                return Err(self.failed("the set-up failed"));
+            }
             if self.open == [false; 2] {
                 break;
             }
@@ -230,9 +237,23 @@ impl Rest {
         Err(self.failed("the set-up ended early"))
     }
 
+    /// Takes the messages that are there.
+    fn hear_out(&mut self) -> Result<(), Error> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        while self.open[1] && self.heard[1].len() < MAX_MESSAGES {
+            let mut fd = [PollFd::new(&self.ends[1], PollFlags::IN)];
+            match poll(&mut fd, Some(&now)) {
+                Ok(0) => break,
+                Ok(_) => self.open[1] = read_some(&self.ends[1], &mut self.heard[1])?,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(io_error("cannot wait for the set-up", e)),
+            }
+        }
+        Ok(())
+    }
+
     fn failed(&self, what: &str) -> Error {
-        let said = String::from_utf8_lossy(&self.heard[1]);
-        let said = said.trim().replace('\n', "; ");
+        let said = parse::messages(&String::from_utf8_lossy(&self.heard[1]));
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
         Error::new(ErrorKind::Unavailable).with_effect(Effect::Unknown).because(format!("{what}{said}"))
     }

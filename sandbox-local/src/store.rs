@@ -6,6 +6,8 @@
 //!     lock            held by whoever changes the session
 //!     record          what is known of it; replaced as a whole
 //!     box.NONCE/      one sandbox
+//!   .trash/           boxes of sandboxes that are gone, until they are removed
+//!     SESSION.NONCE/
 //! ```
 //!
 //! A session is there as soon as its directory is, and gone only when that is: whatever a crash leaves is found by name, without reading
@@ -17,17 +19,20 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, StatVfsMountFlags, flock, statvfs};
+use rustix::fs::{FlockOperation, flock};
 use sandbox::{Error, ErrorKind, SessionId};
 use serde::Deserialize;
 
 use crate::error::io_error;
 use crate::record::Record;
+use crate::state_dir;
 
 const LOCK: &str = "lock";
 const RECORD: &str = "record";
 const RECORD_BEING_WRITTEN: &str = "record.new";
 const BOX: &str = "box.";
+/// No session is called so.
+const TRASH: &str = ".trash";
 
 /// A state directory.
 #[derive(Debug, Clone)]
@@ -45,38 +50,7 @@ pub(crate) struct Guard {
 impl Store {
     /// Opens a state directory, and makes it if need be.
     pub(crate) fn open(root: &Path, uid: u32) -> Result<Self, Error> {
-        let refuse = |rule: &str| {
-            Err(Error::new(ErrorKind::Unavailable).because(format!("state directory {}: {rule}", root.display())))
-        };
-        if !root.is_absolute() {
-            return refuse("it must be an absolute path");
-        }
-        // Where everybody may make entries, one that leads elsewhere can be somebody's trap.
-        let strange = |m: &fs::Metadata| m.is_symlink() && m.uid() != uid && m.uid() != 0;
-        if fs::symlink_metadata(root).is_ok_and(|m| strange(&m)) {
-            return refuse("it is a link that belongs to somebody else");
-        }
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(root)
-            .map_err(|e| io_error(format!("cannot make the state directory {}", root.display()), e))?;
-        let root = fs::canonicalize(root).map_err(|e| io_error(format!("cannot read {}", root.display()), e))?;
-        let meta = fs::symlink_metadata(&root).map_err(|e| io_error(format!("cannot read {}", root.display()), e))?;
-        if meta.uid() != uid || meta.mode() & 0o077 != 0 {
-            return refuse(&format!(
-                "it must belong to user {uid} with mode 0700, and has user {} and mode {:04o}",
-                meta.uid(),
-                meta.mode() & 0o7777
-            ));
-        }
-        let mounted = statvfs(&root).map_err(|e| io_error(format!("cannot read {}", root.display()), e))?.f_flag;
-        for (flag, name) in [(StatVfsMountFlags::RDONLY, "read-only"), (StatVfsMountFlags::NOEXEC, "noexec")] {
-            if mounted.contains(flag) {
-                return refuse(&format!("it must not be on a file system that is mounted {name}"));
-            }
-        }
-        Ok(Self { root })
+        Ok(Self { root: state_dir::open(root, uid)? })
     }
 
     /// Waits for the right to change a session; `None` if there is no such session and none is to be made.
@@ -176,6 +150,11 @@ impl Store {
         self.directory(session).join(format!("{BOX}{nonce}"))
     }
 
+    /// Where boxes wait for their removal.
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.root.join(TRASH)
+    }
+
     fn directory(&self, session: &SessionId) -> PathBuf {
         self.root.join(session.as_str())
     }
@@ -241,8 +220,6 @@ pub(crate) fn nonce() -> Result<String, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use sandbox::Spec;
 
     use super::*;
@@ -278,26 +255,6 @@ mod tests {
     }
 
     const SOON: Duration = Duration::from_secs(10);
-
-    #[test]
-    fn the_state_directory_is_private_or_refused() {
-        let (directory, store) = store();
-        let mode = fs::metadata(&store.root).unwrap().mode();
-        assert_eq!(mode & 0o7777, 0o700);
-        let uid = rustix::process::getuid().as_raw();
-        assert!(Store::open(Path::new("relative"), uid).unwrap_err().to_string().contains("absolute"));
-        let link = directory.path().join("link");
-        std::os::unix::fs::symlink(&store.root, &link).unwrap();
-        Store::open(&link, uid).unwrap();
-        if uid == 0 {
-            std::os::unix::fs::lchown(&link, Some(54_321), None).unwrap();
-            assert!(Store::open(&link, uid).unwrap_err().to_string().contains("belongs to somebody else"));
-        }
-        assert!(Store::open(&store.root, uid + 1).unwrap_err().to_string().contains("must belong to user"));
-        fs::set_permissions(&store.root, fs::Permissions::from_mode(0o710)).unwrap();
-        assert!(Store::open(&store.root, uid).unwrap_err().to_string().contains("mode 0710"));
-        drop(directory);
-    }
 
     #[test]
     fn a_record_is_replaced_as_a_whole_and_foreign_ones_do_not_count() {

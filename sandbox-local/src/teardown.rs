@@ -1,4 +1,4 @@
-//! Ends a sandbox and removes its box.
+//! Ends what runs in a sandbox.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,6 @@ use sandbox::{Effect, Error, ErrorKind};
 
 use crate::error::io_error;
 use crate::ident::{self, Identity, Process};
-use crate::remove;
 use crate::start::{ALIVE, is_held, reported};
 
 /// How long an orderly end takes at most; after that the stragglers are looked for.
@@ -18,17 +17,17 @@ const ORDERLY: Duration = Duration::from_millis(30);
 /// How long a process that was just started may take to say who it is; after that it is looked for.
 const SAYS_WHO: Duration = Duration::from_millis(500);
 
-/// Ends what runs in a box and removes it; waits until nothing is left. `identity` is what is known of it, if anything is: a creator that
+/// Ends what runs in a box; waits until nothing is left of it. `identity` is what is known of it, if anything is: a creator that
 /// was killed half-way leaves a box that only speaks for itself. What it says is of this run of the machine if `is_recent`, or if something
 /// still holds its lock.
-pub(crate) fn destroy(
+pub(crate) fn end_box(
     path: &Path,
     identity: Option<&Identity>,
     is_recent: bool,
     deadline: Instant,
 ) -> Result<(), Error> {
-    end(path, identity, is_recent, deadline).and_then(|()| remove::tree(path, deadline)).map_err(|e| {
-        let error = io_error(format!("cannot remove {}", path.display()), e);
+    end(path, identity, is_recent, deadline).map_err(|e| {
+        let error = io_error(format!("cannot end what runs in {}", path.display()), e);
         if error.kind() == ErrorKind::DeadlineExceeded { still_there(path) } else { error.with_effect(Effect::Unknown) }
     })
 }
@@ -36,7 +35,7 @@ pub(crate) fn destroy(
 fn still_there(path: &Path) -> Error {
     Error::new(ErrorKind::DeadlineExceeded)
         .with_effect(Effect::Unknown)
-        .because(format!("something of {} was still there", path.display()))
+        .because(format!("something of {} still ran", path.display()))
 }
 
 fn end(path: &Path, identity: Option<&Identity>, is_recent: bool, deadline: Instant) -> io::Result<()> {

@@ -32,7 +32,7 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The [`Spec`](crate::Spec) or session id breaks a rule. A caller's bug: never retry.
+    /// The [`Spec`](crate::Spec), the session id or the provider's configuration breaks a rule. A caller's bug: never retry.
     InvalidSpec,
     /// Another argument of the call breaks a rule. A caller's bug: never retry.
     InvalidRequest,

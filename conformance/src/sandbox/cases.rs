@@ -1,6 +1,7 @@
 //! The cases, by area.
 
 mod batch;
+mod dropped;
 mod exec;
 mod export;
 mod hardening;
@@ -8,9 +9,11 @@ mod hostile;
 mod lifetime;
 mod limits;
 mod networking;
+mod overrun;
 mod provider;
 mod read;
 mod spawn;
+mod target;
 mod write;
 
 use std::sync::Arc;
@@ -25,10 +28,11 @@ type B = Arc<Bed>;
 
 /// Every case of the suite.
 pub fn cases() -> Vec<Case> {
-    let core = [exec::cases(), limits::cases(), provider::cases(), lifetime::cases()].concat();
-    let files = [read::cases(), write::cases(), batch::cases(), export::cases()].concat();
+    let core = [exec::cases(), limits::cases(), overrun::cases(), dropped::cases()].concat();
+    let life = [provider::cases(), lifetime::cases()].concat();
+    let files = [read::cases(), write::cases(), target::cases(), batch::cases(), export::cases()].concat();
     let rest = [spawn::cases(), networking::cases(), hardening::cases(), hostile::cases()].concat();
-    [core, files, rest].concat()
+    [core, life, files, rest].concat()
 }
 
 /// A sentence of the contract that no case can look at, and why.

@@ -21,7 +21,9 @@ mod hooks;
 mod hostile;
 mod limits;
 mod provider;
+mod removal;
 mod spawn;
+mod writes;
 
 use std::sync::Arc;
 
@@ -83,7 +85,9 @@ pub fn mutants() -> Vec<Mutant> {
     let mut all = exec::mutants();
     all.extend(limits::mutants());
     all.extend(provider::mutants());
+    all.extend(removal::mutants());
     all.extend(files::mutants());
+    all.extend(writes::mutants());
     all.extend(bulk::mutants());
     all.extend(spawn::mutants());
     all.extend(hostile::mutants());

@@ -90,7 +90,7 @@ impl Outcome {
 }
 
 /// Words from inside, fit to be shown: text, one line, not long.
-fn readable(bytes: &[u8]) -> String {
+pub(crate) fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_REASON)]);
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
 }

@@ -171,9 +171,10 @@ async fn deliver(inner: &Arc<Inner>, members: &[Member]) -> Result<Option<usize>
     let request = |nonce: Nonce| manifest(nonce, token, members);
     let untouched = |e: Error| e.with_effect(Effect::None);
     let unknown = |e: Error| e.with_effect(Effect::Unknown);
-    let begun = Transfer::begin(inner, Part::Bulk, GiveUp::CleanUp, &[], request).await;
+    let turn = inner.pool.turn().await?;
+    let begun = Transfer::begin(inner, turn, Part::Bulk, GiveUp::CleanUp, &[], request).await;
     let mut transfer = begun.map_err(untouched)?;
-    let mut record = transfer.next_record().await.map_err(untouched)?;
+    let mut record = transfer.begun().await.map_err(untouched)?;
     if record.kind == b'G' {
         let count = std::str::from_utf8(&record.payload).ok().and_then(|n| n.parse().ok());
         let some = count.and_then(|n: usize| members.get(..n));

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sandbox::{ByteStream, Effect, Error, ErrorKind, ExportStream, ReadStream, SandboxPath};
+use tokio::time::timeout_at;
 
 use super::answer::Answer;
 use super::tar;
 use super::transfer::{GiveUp, Transfer};
 use crate::guest::Inner;
+use crate::pool::Turn;
 use crate::quote::push_word;
 use crate::record::{Nonce, Piece, Record};
 use crate::scripts::Part;
+use crate::stream::late;
 
 /// Opens a file and answers its content as a stream.
 pub(crate) async fn read(inner: &Arc<Inner>, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
@@ -44,22 +47,33 @@ async fn open(
 ) -> Result<ByteStream, Error> {
     const TRIES: usize = 2;
     let mut tried = 0;
+    let mut turn = inner.pool.turn().await?;
+    let deadline = turn.deadline;
     loop {
         tried += 1;
-        match begin(inner, part, &request).await {
+        match begin(inner, turn, part, &request).await.map_err(|e| too_large(e, &whole)) {
             Ok(transfer) => {
                 let incoming = Incoming { transfer: Some(transfer), path: path.clone(), whole, received: 0 };
                 return Ok(ByteStream::new(incoming.into_stream()));
             }
-            Err(e) if e.kind() == ErrorKind::Lost && tried < TRIES => {}
+            Err(e) if e.kind() == ErrorKind::Lost && tried < TRIES => {
+                let again = timeout_at(deadline, inner.pool.turn()).await;
+                turn = again.map_err(|_| late("it did not begin", inner.config.begin_timeout))??;
+                turn.deadline = deadline;
+            }
             Err(e) => return Err(e.with_effect(Effect::None)),
         }
     }
 }
 
-async fn begin(inner: &Arc<Inner>, part: Part, request: impl Fn(Nonce) -> Vec<u8>) -> Result<Transfer, Error> {
-    let mut transfer = Transfer::begin(inner, part, GiveUp::Kill, &[], request).await?;
-    let record = transfer.next_record().await?;
+async fn begin(
+    inner: &Arc<Inner>,
+    turn: Turn,
+    part: Part,
+    request: impl Fn(Nonce) -> Vec<u8>,
+) -> Result<Transfer, Error> {
+    let mut transfer = Transfer::begin(inner, turn, part, GiveUp::Kill, &[], request).await?;
+    let record = transfer.begun().await?;
     if record.kind == b'B' {
         return Ok(transfer);
     }
@@ -67,6 +81,21 @@ async fn begin(inner: &Arc<Inner>, part: Part, request: impl Fn(Nonce) -> Vec<u8
     transfer.settle(answer.in_step);
     answer.outcome.into_result()?;
     Err(Error::new(ErrorKind::Protocol).because("an end where content begins"))
+}
+
+/// What is too large says how large: the number comes from inside, and is shown only if it is one.
+fn too_large(error: Error, whole: &Whole) -> Error {
+    let Whole::Counted { limit } = whole else { return error };
+    if error.kind() != ErrorKind::FileTooLarge {
+        return error;
+    }
+    let size = error.reason().and_then(|size| size.parse::<u64>().ok()).filter(|size| size > limit);
+    let reason = match size {
+        Some(size) => format!("it has {size} bytes, and the limit of the call is {limit}"),
+        // Found out while it was read.
+        None => format!("it has more than {limit} bytes, the limit of the call"),
+    };
+    Error::new(ErrorKind::FileTooLarge).because(reason)
 }
 
 /// How one knows that content is whole, besides that the last record says so.
@@ -133,7 +162,7 @@ impl Incoming {
         self.received += bytes.len() as u64;
         match &mut self.whole {
             Whole::Counted { limit } if self.received > *limit => {
-                Err(Error::new(ErrorKind::FileTooLarge).because("it grew while it was read"))
+                Err(too_large(Error::new(ErrorKind::FileTooLarge), &self.whole))
             }
             Whole::Counted { .. } => Ok(()),
             Whole::Marked(tail) => {
@@ -149,7 +178,7 @@ impl Incoming {
         if let Some(transfer) = self.transfer.take() {
             transfer.settle(answer.in_step);
         }
-        let sent = answer.outcome.into_result()?;
+        let sent = answer.outcome.into_result().map_err(|e| too_large(e, &self.whole))?;
         let received = self.received;
         let missing = match &self.whole {
             Whole::Counted { .. } if sent != received => format!("{received} bytes arrived of {sent} that were sent"),

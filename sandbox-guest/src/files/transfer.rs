@@ -6,21 +6,19 @@ use std::time::Duration;
 
 use sandbox::{Effect, Error, ErrorKind};
 use tokio::io::AsyncWriteExt;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::control::Who;
 use crate::guest::Inner;
-use crate::pool::Lease;
+use crate::patience::Patience;
+use crate::pool::{Lease, Turn};
 use crate::quote::{frame, push_word};
 use crate::record::{Nonce, Piece, Record};
 use crate::scripts::{self, Part};
-use crate::stream::{MAX_NOISE, Stream, lost, wait_closed};
+use crate::stream::{MAX_NOISE, Stream, late, lost, wait_closed};
 
 /// How long output may still come once the shell is gone.
 const DRAIN: Duration = Duration::from_secs(2);
-/// The slowest that content may come, in bytes a second, on top of the time that is allowed without any: somebody inside who lets
-/// out a byte now and then does not hold a caller for ever.
-const SLOWEST: u64 = 16 << 10;
 
 /// What must happen to the shell when nobody waits for its answer any more.
 #[derive(Debug, Clone, Copy)]
@@ -36,16 +34,18 @@ pub(crate) struct Transfer {
     inner: Arc<Inner>,
     lease: Option<Lease>,
     give_up: GiveUp,
-    /// How long this has waited for the sandbox so far, and how much content came.
-    waited: Duration,
-    received: u64,
+    /// By when the request must have begun.
+    deadline: Instant,
+    /// What is left of the time for content, in the direction in which it moves.
+    patience: Patience,
 }
 
 impl Transfer {
-    /// Sends a request, and `content` that follows it at once, down a stream. One that breaks before it has taken everything costs
-    /// another one, silently: the shell does nothing that lasts before it has everything.
+    /// Sends a request, and `content` that follows it at once, down a stream, by the deadline of its turn. A stream that breaks before it
+    /// has taken everything costs another one, silently: the shell does nothing that lasts before it has everything.
     pub(crate) async fn begin(
         inner: &Arc<Inner>,
+        mut turn: Turn,
         part: Part,
         give_up: GiveUp,
         content: &[u8],
@@ -53,8 +53,9 @@ impl Transfer {
     ) -> Result<Self, Error> {
         // Every stream that is idle can turn out dead; one more is fresh.
         let mut tries = inner.config.max_streams + 1;
+        let deadline = turn.deadline;
         loop {
-            let mut lease = inner.pool.acquire().await?;
+            let mut lease = Lease::new(inner.stream(&turn).await?, turn);
             let nonce = Nonce::new();
             lease.stream.out.scanner.expect(nonce);
             lease.stream.err.scanner.expect(nonce);
@@ -73,12 +74,12 @@ impl Transfer {
             text.extend(request(nonce));
             let mut bytes = frame(&text);
             bytes.extend_from_slice(content);
-            let mut transfer =
-                Self { inner: Arc::clone(inner), lease: Some(lease), give_up, waited: Duration::ZERO, received: 0 };
+            let patience = Patience::new(inner.config.inactivity);
+            let mut transfer = Self { inner: Arc::clone(inner), lease: Some(lease), give_up, deadline, patience };
             match transfer.send_all(&bytes).await {
                 Ok(()) => return Ok(transfer),
                 Err(Unsent::Broken(e)) => {
-                    transfer.lease = None;
+                    turn = transfer.give_back();
                     tries -= 1;
                     if tries == 0 {
                         let error =
@@ -91,82 +92,110 @@ impl Transfer {
         }
     }
 
+    /// Nothing was begun, so that nothing has to be cleaned up.
+    fn give_back(mut self) -> Turn {
+        self.lease.take().expect("the lease is there until the transfer is settled").into_turn()
+    }
+
     fn stream(&mut self) -> &mut Stream {
         &mut self.lease.as_mut().expect("the lease is there until the transfer is settled").stream
     }
 
-    /// Sends all, however long it takes while there is progress.
+    /// Sends the request and what goes with it, by the deadline.
     async fn send_all(&mut self, mut bytes: &[u8]) -> Result<(), Unsent> {
-        let quiet = self.inner.config.inactivity;
+        let since = Instant::now();
+        let late = late("the sandbox did not take the request", self.inner.config.begin_timeout);
+        let (deadline, pool) = (self.deadline, Arc::clone(&self.inner.pool));
         let stdin = &mut self.stream().stdin;
         while !bytes.is_empty() {
-            match timeout(quiet, stdin.write(bytes)).await {
+            match timeout_at(deadline, stdin.write(bytes)).await {
                 Ok(Ok(0)) => return Err(Unsent::Broken(io::ErrorKind::WriteZero.into())),
                 Ok(Ok(n)) => bytes = &bytes[n..],
                 Ok(Err(e)) => return Err(Unsent::Broken(e)),
-                Err(_) => return Err(Unsent::Other(untaken(quiet))),
+                Err(_) => return Err(Unsent::Other(pool.failed(since, late))),
             }
         }
-        match timeout(quiet, stdin.flush()).await {
+        match timeout_at(deadline, stdin.flush()).await {
             Ok(Ok(())) => Ok(()),
             // It may have all of it.
             Ok(Err(e)) => Err(Unsent::Other(lost("the stream broke behind the request").caused_by(e))),
-            Err(_) => Err(Unsent::Other(untaken(quiet).with_effect(Effect::Unknown))),
+            Err(_) => Err(Unsent::Other(pool.failed(since, late.with_effect(Effect::Unknown)))),
         }
     }
 
-    /// Sends content, unless the shell answers in the middle of it.
+    /// The first record, by the deadline: the sandbox has taken the request up.
+    pub(crate) async fn begun(&mut self) -> Result<Record, Error> {
+        let (since, deadline) = (Instant::now(), self.deadline);
+        let patience = self.inner.config.begin_timeout;
+        let late = || late("the sandbox did not take up the request", patience).with_effect(Effect::Unknown);
+        let record = self.record_by(deadline, &late).await.map_err(|e| self.inner.pool.failed(since, e))?;
+        self.inner.pool.heard();
+        Ok(record)
+    }
+
+    /// Sends content, unless the shell answers in the middle of it. What comes out meanwhile is no progress.
     pub(crate) async fn send_or_answer(&mut self, bytes: &[u8]) -> Result<Option<Record>, Error> {
         let quiet = self.inner.config.inactivity;
         let mut sent = 0;
         let mut noise = 0;
-        while sent < bytes.len() {
+        let mut since = Instant::now();
+        loop {
+            let deadline = since + self.patience.left();
             let Stream { stdin, out, .. } = self.stream();
             if let Some(record) = out.scanner.next(|outside| noise += outside.len())? {
                 return Ok(Some(record));
             }
             check_noise(noise)?;
+            // Once all is written it is flushed.
+            let write = async {
+                match &bytes[sent..] {
+                    [] => stdin.flush().await.map(|()| None),
+                    rest => stdin.write(rest).await.map(Some),
+                }
+            };
             tokio::select! {
                 biased;
                 n = out.fill(), if !out.ended => drop(n),
-                n = stdin.write(&bytes[sent..]) => match n {
-                    Ok(n) if n > 0 => sent += n,
+                n = write => match n {
+                    Ok(None) => {
+                        self.patience.charge(since.elapsed(), 0);
+                        return Ok(None);
+                    }
+                    Ok(Some(n)) if n > 0 => {
+                        self.patience.charge(since.elapsed(), n as u64);
+                        since = Instant::now();
+                        sent += n;
+                    }
                     // It can have answered before it went.
                     Ok(_) => return self.next_record().await.map(Some),
                     Err(e) => return self.next_record().await.map(Some).map_err(|lost| lost.caused_by(e)),
                 },
-                () = tokio::time::sleep(quiet) => return Err(untaken(quiet)),
+                () = sleep_until(deadline) => return Err(untaken(quiet)),
             }
-        }
-        let stdin = &mut self.stream().stdin;
-        match timeout(quiet, stdin.flush()).await {
-            Ok(Ok(())) => Ok(None),
-            Ok(Err(e)) => self.next_record().await.map(Some).map_err(|lost| lost.caused_by(e)),
-            Err(_) => Err(untaken(quiet)),
         }
     }
 
     /// What comes next. The wait is charged to this transfer's time: what is allowed without progress, and more as content comes.
     pub(crate) async fn receive(&mut self) -> Result<Piece, Error> {
         let begun = Instant::now();
+        let deadline = begun + self.patience.left();
         let quiet = self.inner.config.inactivity;
-        let earned = Duration::from_secs(self.received / SLOWEST);
-        let left = (quiet + earned).saturating_sub(self.waited).min(quiet);
-        let result = receive(self.stream(), begun + left, quiet).await;
-        self.waited += begun.elapsed();
-        if let Ok(Piece::Outside(bytes)) = &result {
-            self.received += bytes.len() as u64;
-        }
+        let result = receive(self.stream(), deadline, &|| standstill(quiet)).await;
+        let came = if let Ok(Piece::Outside(bytes)) = &result { bytes.len() } else { 0 };
+        self.patience.charge(begun.elapsed(), came as u64);
         result
     }
 
     /// The next record; what stands before it is noise.
     pub(crate) async fn next_record(&mut self) -> Result<Record, Error> {
-        let deadline = Instant::now() + self.inner.config.inactivity;
         let quiet = self.inner.config.inactivity;
+        self.record_by(Instant::now() + quiet, &|| standstill(quiet)).await
+    }
+
+    async fn record_by(&mut self, deadline: Instant, late: Late<'_>) -> Result<Record, Error> {
         let mut noise = 0;
         loop {
-            match receive(self.stream(), deadline, quiet).await? {
+            match receive(self.stream(), deadline, late).await? {
                 Piece::Record(record) => return Ok(record),
                 Piece::Outside(bytes) => noise += bytes.len(),
             }
@@ -203,8 +232,11 @@ impl Drop for Transfer {
     }
 }
 
+/// The error of a wait that was too long.
+type Late<'a> = &'a (dyn Fn() -> Error + Sync);
+
 /// The next piece on standard output, or why there is none.
-async fn receive(stream: &mut Stream, mut deadline: Instant, quiet: Duration) -> Result<Piece, Error> {
+async fn receive(stream: &mut Stream, mut deadline: Instant, late: Late<'_>) -> Result<Piece, Error> {
     let mut gone: Option<String> = None;
     loop {
         let Stream { out, err, closed, .. } = &mut *stream;
@@ -234,9 +266,7 @@ async fn receive(stream: &mut Stream, mut deadline: Instant, quiet: Duration) ->
                 return Err(match gone {
                     Some(detail) => lost(detail),
                     None if out.ended => lost("its output ended"),
-                    None => Error::new(ErrorKind::DeadlineExceeded)
-                        .with_effect(Effect::Unknown)
-                        .because(format!("no progress within {quiet:?}")),
+                    None => late(),
                 });
             }
         }
@@ -258,5 +288,12 @@ enum Unsent {
 }
 
 fn untaken(quiet: Duration) -> Error {
-    Error::new(ErrorKind::DeadlineExceeded).because(format!("the sandbox took nothing within {quiet:?}"))
+    Error::new(ErrorKind::DeadlineExceeded)
+        .because(format!("the sandbox took nothing for {quiet:?}, or next to nothing for longer"))
+}
+
+fn standstill(quiet: Duration) -> Error {
+    Error::new(ErrorKind::DeadlineExceeded)
+        .with_effect(Effect::Unknown)
+        .because(format!("nothing came for {quiet:?}, or next to nothing for longer"))
 }

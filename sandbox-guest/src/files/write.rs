@@ -106,7 +106,8 @@ pub(crate) async fn write_whole(inner: &Arc<Inner>, target: &Target, content: &[
     let word = (content.len() <= WORD && !content.contains(&0)).then_some(content);
     let after = if word.is_some() { &[] } else { content };
     let request = |nonce| target.request(nonce, size, "1", word);
-    let mut transfer = Transfer::begin(inner, Part::Write, GiveUp::CleanUp, after, request).await?;
+    let turn = inner.pool.turn().await?;
+    let mut transfer = Transfer::begin(inner, turn, Part::Write, GiveUp::CleanUp, after, request).await?;
     let record = transfer.next_record().await.map_err(|e| e.with_effect(Effect::Unknown))?;
     finish(transfer, &record)
 }
@@ -123,8 +124,10 @@ async fn write_chunks(inner: &Arc<Inner>, target: &Target, body: Body<'_>, size:
     let request = |nonce| target.request(nonce, size, "''", None);
     // Nothing shows inside before the commit is sent.
     let untouched = |e: Error| e.with_effect(Effect::None);
-    let mut transfer = Transfer::begin(inner, Part::Write, GiveUp::CleanUp, &[], request).await.map_err(untouched)?;
-    let record = transfer.next_record().await.map_err(untouched)?;
+    let turn = inner.pool.turn().await?;
+    let begun = Transfer::begin(inner, turn, Part::Write, GiveUp::CleanUp, &[], request).await;
+    let mut transfer = begun.map_err(untouched)?;
+    let record = transfer.begun().await.map_err(untouched)?;
     if record.kind != b'G' {
         return finish(transfer, &record);
     }

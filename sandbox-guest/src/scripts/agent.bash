@@ -183,12 +183,40 @@ __sbx_exec() {
     __sbx_end "$end" "x $code 0"
 }
 
+# __sbx_startable NAME: ends this process if that program cannot be started, with the words and the code of a shell, but without a line of
+# this one.
+__sbx_startable() {
+    local at=$1 line='' what='' code=126
+    if [[ $1 != */* ]]; then
+        hash -- "$1" 2>/dev/null || what='command not found' code=127
+        [[ $1 =~ ^[[:alnum:]._+-]+$ ]] && at=${BASH_CMDS[$1]}
+    elif [[ ! -e $1 ]]; then
+        what='No such file or directory' code=127
+    elif [[ -d $1 ]]; then
+        what='Is a directory'
+    elif [[ ! -x $1 ]]; then
+        what='Permission denied'
+    fi
+    if [[ ! $what && $at == */* && -f $at && -r $at ]] && IFS= read -r -n 2 line <"$at" && [[ $line == '#!' ]]; then
+        IFS= read -r -n 256 line <"$at"
+        line=${line:2}
+        line=${line#"${line%%[![:blank:]]*}"}
+        line=${line%%[[:blank:]]*}
+        [[ -e $line ]] || what="its interpreter $line: No such file or directory" code=127
+    fi
+    [[ $what ]] || return
+    printf '%s: %s\n' "$1" "$what" >&2
+    exit "$code"
+}
+
 # The command's process, from fork to exec. Sees the locals of __sbx_exec.
 __sbx_child() {
     [[ $__sbx_heard ]] && exec {__sbx_heard}>&-
-    cd -- "$workdir" || exit 126
+    if ! cd -- "$workdir" 2>/dev/null; then
+        printf '%s: cannot be entered\n' "$workdir" >&2
+        exit 126
+    fi
     unset OLDPWD SHLVL LC_ALL
-    ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"
     export __sbx_exec="$marker"
     ((envs)) && export "${@:1:envs}"
     local slow=("${__sbx_slow[@]}" "${@:envs+1:slows}")
@@ -196,7 +224,11 @@ __sbx_child() {
     if ((${#slow[@]})); then
         slow=(/usr/bin/env -- "${slow[@]}")
         [[ -x /usr/bin/env ]] || slow[0]=/bin/env
+    elif [[ $kind == args ]]; then
+        __sbx_startable "$1"
     fi
+    # Last, since they would change this shell; no other variable has one of their names.
+    ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"
     case $kind in
     shell) exec -- "${slow[@]}" /bin/bash -c "$1" ;;
     args) exec -- "${slow[@]}" "$@" ;;

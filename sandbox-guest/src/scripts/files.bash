@@ -105,7 +105,7 @@ __sbx_read() {
         elif [[ ! $__sbx_err =~ ^[0-9]{1,18}$ ]]; then
             __sbx_fault='failed a size that is no number'
         elif ((__sbx_err > limit)); then
-            __sbx_fault=large
+            __sbx_fault="large $__sbx_err"
         else
             # Not what stat said: a file in /proc has size 0 and content, and a file may grow meanwhile.
             size=$__sbx_err

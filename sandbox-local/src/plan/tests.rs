@@ -36,6 +36,7 @@ fn with<T>(
         mounts: &mounts,
         uid: 1000,
         gid: 1000,
+        programs: &[],
     };
     then(plan(&layout))
 }
@@ -184,6 +185,7 @@ fn this_machine_shows_programs_and_no_secrets() {
         mounts: &mounts,
         uid: 7,
         gid: 8,
+        programs: &[],
     };
     let plan = plan(&layout).unwrap();
     let sources = plan.mounts.iter().filter_map(|m| if let Source::Host(path) = &m.source { Some(path) } else { None });
@@ -196,4 +198,56 @@ fn this_machine_shows_programs_and_no_secrets() {
     assert!(!plan.files.keys().any(|f| f.ends_with("shadow") || f.ends_with("machine-id")));
     let without = plan.mounts.iter().all(|m| m.point != Path::new("etc/resolv.conf"));
     assert!(without, "without a network there is no name service");
+}
+
+/// Each way in which a working directory cannot be made: named before anything is.
+#[test]
+fn working_directories_that_cannot_be() {
+    let image = image();
+    let programs = [PathBuf::from("/usr/bin/bash"), PathBuf::from("/opt/x/bash")];
+    let mounts = mountinfo(MOUNTS.as_bytes()).unwrap();
+    let long = format!("/w/{}", "x".repeat(256));
+    for (own, workdir, rule) in [
+        (true, "/etc/passwd", "/etc/passwd is a file in the sandbox"),
+        (true, "/etc/passwd/x", "/etc/passwd is a file in the sandbox"),
+        (true, "/etc/hosts", "/etc/hosts is a file in the sandbox"),
+        (true, "/etc/hosts/x", "/etc/hosts is a file in the sandbox"),
+        (true, "/usr", "it would hide /usr/bin/bash, which the sandbox needs"),
+        (true, "/usr/bin", "it would hide /usr/bin/bash, which the sandbox needs"),
+        (true, "/.old", "/.old is needed for making the sandbox"),
+        (true, "/.old/x", "/.old is needed for making the sandbox"),
+        (true, &long, "it has a component of 256 bytes, and no name may have more than 255"),
+        (false, "/opt", "it would hide /opt/x/bash, which the sandbox needs"),
+        (false, "/top", "/top is not a directory in the image"),
+        (false, "/top/x", "/top is not a directory in the image"),
+        (false, "/etc/hosts/x", "/etc/hosts is not a directory in the image"),
+        (false, "/lib/x", "/lib is a link in the image"),
+        (false, "/.old", "/.old is needed for making the sandbox"),
+    ] {
+        let error = plan(&Layout {
+            image: (!own).then_some(image.path()),
+            workdir: Path::new(workdir),
+            read_only: false,
+            host_network: false,
+            show: &[],
+            mounts: &visible(&mounts),
+            uid: 1000,
+            gid: 1000,
+            programs: &programs,
+        })
+        .expect_err(workdir);
+        assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{error}");
+        assert_eq!(error.reason(), Some(format!("workdir \"{workdir}\": {rule}").as_str()));
+    }
+}
+
+/// One that the image has at its top is the tenant's own, not a mount over another.
+#[test]
+fn a_working_directory_that_is_shown_gives_way() {
+    let image = image();
+    with(image.path(), "/srv", "9 1 0:9 / IMAGE/srv/app rw - tmpfs t rw\n", false, &[], |plan| {
+        let plan = plan.unwrap();
+        assert!(!table(image.path(), &plan).contains("fs/srv"), "{}", table(image.path(), &plan));
+        assert!(plan.dirs.contains_key(Path::new("srv")));
+    });
 }

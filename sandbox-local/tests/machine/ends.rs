@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use sandbox::{Death, ErrorKind, ExecRequest, OwnedState, Provider};
+use sandbox::{Death, ErrorKind, ExecRequest, FileWrite, OwnedState, Provider, SandboxExt as _, SpawnRequest};
+use sandbox_local::LocalProvider;
 
-use crate::bed::{Bed, Needs, Part, Trial, left_of, ok, owned, processes_of, sh, spec};
+use crate::bed::{Bed, Needs, Part, Trial, left_of, ok, owned, path, processes_of, sh, spec};
 
 pub(crate) const TRIALS: &[Trial] = &[
     ("ends::nothing_is_left", Needs::Nothing, nothing_is_left),
     ("ends::a_stopped_shell_does_not_hold_it_up", Needs::Nothing, a_stopped_shell_does_not_hold_it_up),
+    ("ends::who_stops_its_shells_delays_nobody_for_long", Needs::Nothing, who_stops_its_shells_delays_nobody_for_long),
     ("ends::hostile_files_go", Needs::Nothing, hostile_files_go),
     ("ends::a_dead_one_is_replaced_and_says_so", Needs::Nothing, a_dead_one_is_replaced_and_says_so),
     ("ends::a_killed_parent_takes_it_along", Needs::Nothing, a_killed_parent_takes_it_along),
@@ -38,12 +40,12 @@ fn processes(bed: &Bed) -> (Pid, Pid) {
     (Pid::from_raw(fields[0].parse().unwrap()).unwrap(), Pid::from_raw(fields[3].parse().unwrap()).unwrap())
 }
 
-fn alive_file(bed: &Bed) -> PathBuf {
+pub(crate) fn alive_file(bed: &Bed) -> PathBuf {
     let boxes = fs::read_dir(bed.state.join("a")).unwrap().flatten().map(|e| e.path().join("alive"));
     boxes.into_iter().find(|p| p.exists()).unwrap()
 }
 
-fn assert_nothing_left(bed: &Bed) {
+pub(crate) fn assert_nothing_left(bed: &Bed) {
     // The program's own copy lies elsewhere; the processes of a sandbox are gone when the reap returns.
     assert_eq!(left_of(bed.state.parent().unwrap()), Vec::<String>::new());
 }
@@ -69,6 +71,37 @@ fn a_stopped_shell_does_not_hold_it_up(bed: &Bed) {
         let begun = Instant::now();
         provider.reap(s.id()).await.unwrap();
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    });
+    assert_nothing_left(bed);
+}
+
+fn who_stops_its_shells_delays_nobody_for_long(bed: &Bed) {
+    let second = Duration::from_secs(1);
+    bed.block(async {
+        let config = bed.config().with_begin_timeout(second).with_inactivity(second);
+        let provider = LocalProvider::new(config).unwrap();
+        let s = provider.provision(&spec("a")).await.unwrap();
+        // Whatever runs or comes is stopped, by somebody whom no order reaches.
+        let stop = "for ((;;)); do for d in /proc/[0-9]*; do d=${d#/proc/}; ((d == 1 || d == $$)) || kill -STOP $d; done; done";
+        let text = format!("setsid env -u __sbx_exec bash -c '{stop}' </dev/null >/dev/null 2>&1 & sleep 60");
+        let begun = Instant::now();
+        let _ = s.exec(ExecRequest::shell(text).with_limit(second)).await;
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        let all = async {
+            let content = vec![b'x'; 1 << 20];
+            let f = path("/workspace/f");
+            tokio::join!(
+                async { s.exec(ExecRequest::shell("true").with_limit(second)).await.map(drop) },
+                async { s.spawn(SpawnRequest::shell("true")).await.map(drop) },
+                async { s.read_bytes(&f, 100).await.map(drop) },
+                async { s.write(FileWrite::bytes(f.clone(), content)).await },
+                async { provider.export(s.id(), &f).await?.finish().await },
+            )
+        };
+        let begun = Instant::now();
+        let outcomes = tokio::time::timeout(Duration::from_secs(15), all).await.expect("every call ends");
+        assert!(begun.elapsed() < Duration::from_secs(12), "{:?}: {outcomes:?}", begun.elapsed());
+        provider.reap(s.id()).await.unwrap();
     });
     assert_nothing_left(bed);
 }

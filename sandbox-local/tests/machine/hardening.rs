@@ -7,6 +7,7 @@ use sandbox::{CapDrop, ErrorKind, Hardening, Limit, Provider, SandboxExt as _};
 use crate::bed::{Bed, Needs, Trial, ok, path, sh, spec};
 
 pub(crate) const TRIALS: &[Trial] = &[
+    ("hardening::nobody_uses_up_what_others_need", Needs::Nothing, nobody_uses_up_what_others_need),
     ("hardening::read_only_root", Needs::Nothing, read_only_root),
     ("hardening::run_as", Needs::Nothing, run_as),
     ("hardening::what_cannot_be_is_refused", Needs::Nothing, what_cannot_be_is_refused),
@@ -149,4 +150,39 @@ fn assert_unsupported(bed: &Bed, spec: &sandbox::Spec) {
     let error = bed.block(async { bed.provider().provision(spec).await }).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(!bed.state.join("a").exists(), "nothing is made");
+}
+
+/// What the kernel counts for a user, one sandbox cannot use up for the others, nor for the caller.
+fn nobody_uses_up_what_others_need(bed: &Bed) {
+    let number = if cfg!(target_arch = "x86_64") { 294 } else { 26 };
+    let most: u64 = fs::read_to_string("/proc/sys/user/max_inotify_instances").unwrap().trim().parse().unwrap();
+    let all = format!("perl -e '$n++ while syscall({number}, 0) >= 0; $| = 1; print $n + 0; sleep 1000 if @ARGV'");
+    bed.block(async {
+        let provider = bed.provider();
+        let a = provider.provision(&spec("a")).await.unwrap();
+        let b = provider.provision(&spec("b")).await.unwrap();
+        ok(
+            &a,
+            &format!(
+                "ulimit -n 4096 2>/dev/null; {all} keep > n & while [[ ! -s n ]]; do read -t 0.01 < <(:) || :; done"
+            ),
+        )
+        .await;
+        let first: u64 = ok(&a, "cat n").await.parse().unwrap();
+        let wanted = if rustix::process::geteuid().is_root() { most } else { most / 4 };
+        assert!(first > 0 && first <= wanted, "{first} of {most}");
+        let second: u64 = ok(&b, &all).await.parse().unwrap();
+        assert_eq!(second, first, "the other one has as many");
+        rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::CLOEXEC).expect("and the caller has some");
+        // Signals that wait for somebody who does not take them.
+        let flood = "perl -MPOSIX -e 'sigprocmask(SIG_BLOCK, POSIX::SigSet->new(40)); kill(40, $$) for 1 .. $ARGV[0]; \
+                     open F, \"/proc/self/status\"; /^SigQ:\\s(\\d+)/ and print $1 while <F>'";
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Sigpending).current.unwrap();
+        let pending: u64 = ok(&a, &format!("{flood} {}", limit / 4 + 1000)).await.parse().unwrap();
+        if !rustix::process::geteuid().is_root() {
+            assert!(pending <= limit / 4, "{pending} of {limit}");
+        }
+        provider.reap(a.id()).await.unwrap();
+        provider.reap(b.id()).await.unwrap();
+    });
 }

@@ -17,7 +17,6 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("inside::no_namespaces_within", Needs::Nothing, no_namespaces_within),
     ("inside::no_privileges", Needs::Nothing, no_privileges),
     ("inside::leaked_descriptors_stay_outside", Needs::Nothing, leaked_descriptors_stay_outside),
-    ("inside::keys_stay_outside", Needs::Nothing, keys_stay_outside),
     ("inside::ignored_signals_stay_outside", Needs::Nothing, ignored_signals_stay_outside),
     ("inside::no_terminal", Needs::Nothing, no_terminal),
     ("inside::nobody_looks_into_who_enters", Needs::Nothing, nobody_looks_into_who_enters),
@@ -227,40 +226,6 @@ fn leaked_descriptors_stay_outside(bed: &Bed) {
         assert_eq!(tokio::time::timeout(std::time::Duration::from_secs(10), end).await.unwrap().unwrap(), 0);
         drop(state);
     });
-}
-
-fn keys_stay_outside(bed: &Bed) {
-    use keyutils::{Keyring, SpecialKeyring, keytypes::User};
-
-    // In whatever session this runs, it gets a session keyring that holds something.
-    let mut session = Keyring::join_anonymous_session().unwrap();
-    session.add_key::<User, _, _>("sandbox-local-secret", &b"secret"[..]).unwrap();
-    assert!(fs::read_to_string("/proc/keys").unwrap().contains("sandbox-local-secret"));
-    bed.with(&spec("a"), |s| async move {
-        let key = |spec: &str| format!("perl -e '$! = 0; $n = syscall({}, {spec}); print \"$n $!\n\"'", keyctl());
-        // To read the session keyring, to search it for the key, to put one into it.
-        for attempt in
-            ["11, -3, my $b = \" \" x 99, 99", "10, -3, my $t = \"user\", my $d = \"sandbox-local-secret\", 0"]
-        {
-            let said = ok(&s, &key(attempt)).await;
-            assert!(said.starts_with("-1 "), "{attempt}: {said}");
-        }
-        let add =
-            format!("perl -e 'print syscall({}, my $t = \"user\", my $d = \"x\", my $p = \"y\", 1, -3)'", keyctl() - 2);
-        assert_eq!(ok(&s, &add).await, "-1");
-        assert_eq!(ok(&s, "cat /proc/keys /proc/key-users").await, "");
-    });
-    let same = Keyring::attach(SpecialKeyring::Session).unwrap();
-    assert_eq!(same, session, "the caller keeps its own");
-}
-
-/// The number of the system call; `add_key` is two below.
-fn keyctl() -> u32 {
-    match std::env::consts::ARCH {
-        "x86_64" => 250,
-        "aarch64" | "riscv64" => 219,
-        other => panic!("the number of keyctl on {other}"),
-    }
 }
 
 fn ignored_signals_stay_outside(bed: &Bed) {

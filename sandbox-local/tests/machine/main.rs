@@ -16,12 +16,26 @@ mod hardening;
 #[cfg(target_os = "linux")]
 mod inside;
 #[cfg(target_os = "linux")]
+mod keys;
+#[cfg(target_os = "linux")]
 mod outside;
+#[cfg(target_os = "linux")]
+mod refused;
+#[cfg(target_os = "linux")]
+mod trash;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
     bed::main(
-        &[inside::TRIALS, hardening::TRIALS, ends::TRIALS, outside::TRIALS],
+        &[
+            inside::TRIALS,
+            hardening::TRIALS,
+            keys::TRIALS,
+            ends::TRIALS,
+            outside::TRIALS,
+            refused::TRIALS,
+            trash::TRIALS,
+        ],
         &[inside::PARTS, ends::PARTS, outside::PARTS],
     )
 }

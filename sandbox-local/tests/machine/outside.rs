@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use sandbox::{ErrorKind, Provider, SandboxPath, Spec};
-use sandbox_local::{Forbidden, LocalProvider};
+use sandbox::{ErrorKind, Provider, Spec};
+use sandbox_local::{Cgroup, Forbidden, LocalConfig, LocalProvider};
 
 use crate::bed::{Bed, Needs, Part, Trial, ok, owned, sh, spec};
 
@@ -17,15 +17,19 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("outside::values_stay_across_processes", Needs::Nothing, values_stay_across_processes),
     ("outside::deployments_know_nothing_of_each_other", Needs::Nothing, deployments_know_nothing_of_each_other),
     ("outside::an_image_is_a_directory", Needs::Nothing, an_image_is_a_directory),
-    ("outside::images_that_are_none", Needs::Nothing, images_that_are_none),
-    ("outside::workdirs_anywhere", Needs::Nothing, workdirs_anywhere),
     ("outside::shown_trees", Needs::Nothing, shown_trees),
     ("outside::forbidden_by_a_limit", Needs::Nothing, forbidden_by_a_limit),
+    ("outside::configurations_that_cannot_be", Needs::Nothing, configurations_that_cannot_be),
+    ("outside::root_of_a_user_namespace", Needs::Nothing, root_of_a_user_namespace),
     ("outside::users_of_root_are_nobody", Needs::Root, users_of_root_are_nobody),
 ];
 
-pub(crate) const PARTS: &[Part] =
-    &[("race_part", race_part), ("env_part", env_part), ("forbidden_part", forbidden_part)];
+pub(crate) const PARTS: &[Part] = &[
+    ("race_part", race_part),
+    ("env_part", env_part),
+    ("forbidden_part", forbidden_part),
+    ("namespace_part", namespace_part),
+];
 
 fn race_part(bed: &Bed) {
     bed.block(async {
@@ -106,7 +110,7 @@ fn deployments_know_nothing_of_each_other(bed: &Bed) {
 }
 
 /// A small root file system: bash and what it needs, a few programs, and traps where the host's programs would be looked for.
-fn make_image(at: &Path) {
+pub(crate) fn make_image(at: &Path) {
     let programs = ["bash", "cat", "ls", "id", "dd", "touch", "mkdir", "stat", "wc"];
     for directory in ["bin", "etc", "lib", "opt/tool", "srv/app/data", "tmp", "var/tmp", "usr/bin"] {
         fs::create_dir_all(at.join(directory)).unwrap();
@@ -163,65 +167,6 @@ fn an_image_is_a_directory(bed: &Bed) {
     }
 }
 
-fn images_that_are_none(bed: &Bed) {
-    let place = tempfile::tempdir_in("/var/tmp").unwrap();
-    fs::write(place.path().join("file"), "").unwrap();
-    fs::create_dir(place.path().join("empty")).unwrap();
-    fs::create_dir_all(place.path().join("dangling/bin")).unwrap();
-    std::os::unix::fs::symlink("/usr/bin/nothing", place.path().join("dangling/bin/bash")).unwrap();
-    let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
-    bed.block(async {
-        let provider = bed.provider();
-        for (image, kind) in [
-            ("debian:stable-slim".to_owned(), ErrorKind::InvalidSpec),
-            ("./x".to_owned(), ErrorKind::InvalidSpec),
-            ("/".to_owned(), ErrorKind::InvalidSpec),
-            (at("file"), ErrorKind::InvalidSpec),
-            (at("absent"), ErrorKind::ImagePull),
-            (at("empty"), ErrorKind::ImagePull),
-            (at("dangling"), ErrorKind::ImagePull),
-        ] {
-            let error = provider.provision(&Spec::new(spec("a").session, image.clone())).await.unwrap_err();
-            assert_eq!(error.kind(), kind, "{error}");
-            assert!(error.to_string().contains(&image), "{error}");
-            assert!(!bed.state.join("a").exists(), "{image}: nothing is left");
-        }
-        // Whatever the image is called, a sandbox that is there is not touched.
-        let s = provider.provision(&spec("a")).await.unwrap();
-        for image in ["debian:stable-slim", "/absent"] {
-            let error = provider.provision(&Spec::new(spec("a").session, image)).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::SpecMismatch, "{error}");
-        }
-        ok(&s, "true").await;
-        provider.reap(s.id()).await.unwrap();
-    });
-}
-
-fn workdirs_anywhere(bed: &Bed) {
-    for workdir in ["/home/me/project", "/usr/src/of/mine", "/usr/local", "/etc/mine", "/opt/a", "/var/tmp", "/a b"] {
-        for read_only in [false, true] {
-            let mut spec = spec("a").with_workdir(SandboxPath::new(workdir).unwrap());
-            spec.hardening.read_only_root = read_only;
-            bed.with(&spec, |s| async move {
-                assert_eq!(ok(&s, "pwd; touch f; ls").await, format!("{workdir}\nf\n"));
-                assert_ne!(sh(&s, "touch /usr/bin/x || touch /usr/lib/x").await.exit_code, 0);
-                ok(&s, "ls /usr/bin/env /usr/lib").await;
-            });
-        }
-    }
-    bed.block(async {
-        let provider = bed.provider();
-        for workdir in ["/bin/x", "/usr/bin/env/x"] {
-            if fs::symlink_metadata("/bin").unwrap().is_symlink() || workdir != "/bin/x" {
-                let spec = spec("a").with_workdir(SandboxPath::new(workdir).unwrap());
-                let error = provider.provision(&spec).await.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{error}");
-            }
-        }
-        assert!(!bed.state.join("a").exists());
-    });
-}
-
 fn shown_trees(bed: &Bed) {
     let place = tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir_in("/var/tmp").unwrap();
     fs::write(place.path().join("data"), "shown").unwrap();
@@ -269,6 +214,87 @@ fn forbidden_by_a_limit(bed: &Bed) {
             bed.again("forbidden_part", &wrap)
         }
     };
+    assert!(command.status().unwrap().success());
+}
+
+/// Each value that breaks a rule: refused by the constructor, by field, value and rule, on one line.
+fn configurations_that_cannot_be(bed: &Bed) {
+    let place = bed.state.parent().unwrap();
+    let file = place.join("file");
+    fs::write(&file, "").unwrap();
+    let root = rustix::process::geteuid().is_root();
+    let config = || bed.config();
+    let at = |path: &Path| bed.config().with_state_dir(path);
+    let zero = Duration::ZERO;
+    let mut table = vec![
+        (at(&file), format!("state_dir {}: it is a file where a directory must be", file.display())),
+        (at(Path::new("relative")), "state_dir relative: it must be an absolute path".to_owned()),
+        (at(Path::new("/proc/x")), "state_dir /proc/x: ".to_owned()),
+        (config().with_shown("usr"), "show usr: it must be an absolute path".to_owned()),
+        (config().with_cgroup(Cgroup::At("/absent".into())), "cgroup /absent: No such file or directory".to_owned()),
+        (
+            config().with_cgroup(Cgroup::At("/tmp".into())),
+            "cgroup /tmp: it must be in a control group hierarchy".to_owned(),
+        ),
+        (config().with_begin_timeout(zero), "begin_timeout of 0: it must be longer".to_owned()),
+        (config().with_inactivity(zero), "inactivity of 0: it must be longer".to_owned()),
+        (config().with_start_timeout(zero), "start_timeout of 0: it must be longer".to_owned()),
+        (config().with_stop_timeout(zero), "stop_timeout of 0: it must be longer".to_owned()),
+    ];
+    if root {
+        std::os::unix::fs::chown(&file, Some(54_321), None).unwrap();
+        fs::create_dir(place.join("others")).unwrap();
+        fs::set_permissions(place.join("others"), fs::Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::chown(place.join("others"), Some(54_321), None).unwrap();
+        let rule = "it must belong to user 0 with mode 0700, and belongs to user 54321 with mode 0700".to_owned();
+        table.push((at(&place.join("others")), rule));
+        table.push((config().with_first_uid(0), "first_uid 0: it must be above 0".to_owned()));
+        table.push((
+            config().with_first_uid(u32::MAX - 5),
+            "first_uid 4294967290: it must be above 0 and leave".to_owned(),
+        ));
+    } else {
+        table.push((
+            at(Path::new("/usr/x")),
+            "state_dir /usr/x: /usr belongs to user 0 with mode 0755: Permission denied".to_owned(),
+        ));
+        table.push((
+            at(Path::new("/usr")),
+            "it must belong to user 54321 with mode 0700, and belongs to user 0".to_owned(),
+        ));
+    }
+    for (config, rule) in table {
+        let error = LocalProvider::new(config).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{error}");
+        assert!(error.to_string().contains(&rule) && !error.to_string().contains('\n'), "{rule}: {error}");
+    }
+}
+
+fn namespace_part(bed: &Bed) {
+    let error = LocalProvider::new(LocalConfig::default()).unwrap_err();
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{text}");
+    let of_nobody = "belongs to a user who does not exist in this user namespace (shown as 65534)";
+    if std::env::var_os("BY_ROOT").is_some() {
+        assert!(
+            text.contains("first_uid 1879048192: the 65536 users from there on do not exist in this user namespace"),
+            "{text}"
+        );
+        assert!(text.contains("(its uid_map is 0 0 1)"), "{text}");
+    } else {
+        assert!(text.contains("state_dir /var/lib/sandbox-local: ") && text.contains(of_nobody), "{text}");
+        let error = LocalProvider::new(bed.config().with_state_dir("/usr")).unwrap_err();
+        assert!(error.to_string().contains(of_nobody), "{error}");
+    }
+}
+
+/// Who is root by name alone is told what is in the way.
+fn root_of_a_user_namespace(bed: &Bed) {
+    let unshare = ["unshare", "--user", "--map-root-user"];
+    let mut command = bed.again("namespace_part", &unshare);
+    if rustix::process::geteuid().is_root() {
+        command.env("BY_ROOT", "1");
+    }
     assert!(command.status().unwrap().success());
 }
 

@@ -8,7 +8,7 @@ use sandbox::{Env, ErrorKind, ExecRequest};
 use super::super::bed::{path, refused, unexpected};
 use super::super::subject::told;
 use super::{B, Case, mark, millis, secs};
-use crate::{Outcome, ensure, equal, same, short, within};
+use crate::{Outcome, ensure, equal, same, short};
 
 const APART: &str = "Standard output and standard error are captured apart, byte for byte.";
 const CODE: &str =
@@ -18,7 +18,6 @@ const ENV: &str = "Variables of the spec reach every command byte for byte.";
 const ONE_REQUEST: &str = "Variables and the working directory of one request apply to that command alone.";
 const ARGS: &str = "Arguments reach the program byte for byte; no shell reads them.";
 const CAP: &str = "Of each stream the first bytes up to the cap are kept and the rest is drained, so that the command runs to its end.";
-const AT_ONCE: &str = "All operations can run at once, through one handle or several.";
 const INVALID: &str = "`InvalidRequest` before anything is started";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -49,7 +48,6 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("exec::prints_100_mib", CAP, prints_100_mib),
         Case::new("exec::runs_once", "A command is never run twice.", runs_once),
         Case::new("exec::elapsed", "From its start to its end, on the caller's clock.", elapsed),
-        Case::new("exec::many_at_once", AT_ONCE, many_at_once).deadline(secs(240)),
         Case::new("exec::invalid_request_starts_nothing", INVALID, invalid_request_starts_nothing),
     ]
 }
@@ -359,25 +357,6 @@ async fn elapsed(bed: B) -> Outcome {
         &format!("0.35 s to {most:?}"),
         || format!("{:?}", result.elapsed),
     )
-}
-
-async fn many_at_once(bed: B) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    let begun = Instant::now();
-    let runs = (0..64).map(|n| {
-        let sandbox = sandbox.clone();
-        async move {
-            let result = sandbox.sh(format!("sleep 1; echo {n}; echo {n} >&2; exit {n}")).await?;
-            equal("its own output", result.stdout.to_string_lossy(), format!("{n}\n"))?;
-            equal("its own errors", result.stderr.to_string_lossy(), format!("{n}\n"))?;
-            equal("its own code", result.exit_code, n)
-        }
-    });
-    for outcome in within("64 commands at once", secs(200), futures::future::join_all(runs)).await? {
-        outcome?;
-    }
-    let took = begun.elapsed();
-    ensure(took < secs(30), "64 commands of one second each", "side by side, within 30 s", || format!("{took:?}"))
 }
 
 async fn invalid_request_starts_nothing(bed: B) -> Outcome {

@@ -1,4 +1,4 @@
-//! Limits, kills, stragglers and dropped futures.
+//! Limits, kills and stragglers.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use sandbox::ExecRequest;
 use super::super::Subject;
 use super::super::subject::told;
 use super::{B, Case, mark, millis, secs};
-use crate::{Failure, Outcome, ensure, equal, same, within};
+use crate::{Failure, Outcome, ensure, equal, same};
 
 const KILLED: &str =
     "A command that runs into its limit is killed and reported as timed out, and the sandbox stays usable.";
@@ -15,9 +15,6 @@ const GROUP: &str = "What a command started in its process group dies with it at
 const CLEAN: &str = "A command that ends in time leaves no watchdog behind and nothing in its output.";
 const ENDS: &str = "A command ends when its process ends: a background process that holds its output neither delays the result nor dies of it.";
 const LATE: &str = "What a background process prints after its command ended is in no later result.";
-const OVERRUN: &str = "A command that ran past its limit is never reported as punctual, whatever it kills or closes.";
-const DROPPED: &str = "A command whose future is dropped is killed.";
-const APART: &str = "A failed command, a dropped future or a timeout costs no other command anything.";
 const GRACE: &str = "At the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`).";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -39,27 +36,16 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("limit::stragglers_do_not_delay", ENDS, stragglers_do_not_delay),
         Case::new("limit::stragglers_live_on", ENDS, stragglers_live_on),
         Case::new("limit::late_output_stays_out", LATE, late_output_stays_out).repeat(3),
-        Case::new("limit::overrun_kills_watchdogs", OVERRUN, overrun_kills_watchdogs),
-        Case::new("limit::overrun_kills_its_parent", OVERRUN, overrun_kills_its_parent),
-        Case::new("limit::overrun_exits_0", OVERRUN, overrun_exits_0),
-        Case::new("limit::overrun_closes_its_output", OVERRUN, overrun_closes_its_output),
-        Case::new("limit::overrun_traps_term", OVERRUN, overrun_traps_term),
-        Case::new("limit::overrun_by_a_hair", OVERRUN, overrun_by_a_hair).repeat(3),
         Case::new("limit::self_kill_is_no_timeout", "A command that kills itself in time is not timed out.", self_kill),
         Case::new("limit::exit_124_is_no_timeout", "Exit code 124 is not a timeout.", exit_124),
         Case::new("limit::grace_is_for_cleaning_up", GRACE, grace_is_for_cleaning_up),
         Case::new("limit::grace_ends", GRACE, grace_ends),
         Case::new("limit::no_grace_no_term", GRACE, no_grace_no_term),
-        Case::new("drop::kills", DROPPED, drop_kills),
-        Case::new("drop::at_every_moment", DROPPED, drop_at_every_moment),
-        Case::new("drop::costs_no_other_command", APART, drop_costs_no_other_command),
-        Case::new("limit::costs_no_other_command", APART, limit_costs_no_other_command),
-        Case::new("exec::failure_costs_no_other_command", APART, failure_costs_no_other_command),
     ]
 }
 
 /// Wants `result` to be a timeout.
-fn timed_out(step: &str, result: &sandbox::ExecResult) -> Outcome {
+pub(super) fn timed_out(step: &str, result: &sandbox::ExecResult) -> Outcome {
     ensure(result.timed_out, step, "timed out", || told(result))
 }
 
@@ -277,63 +263,6 @@ async fn late_output_stays_out(bed: B) -> Outcome {
     Ok(())
 }
 
-/// Kills everything that could be watching: siblings, children of its parent, whatever is not itself or process 1.
-const KILL_WATCHDOGS: &str = "for d in /proc/[0-9]*; do p=${d#/proc/}; case $p in 1|$$|$BASHPID|$PPID) ;; *) kill -9 $p 2>/dev/null ;; esac; done";
-
-/// Runs `text` with a limit of 1 s; whatever happens, it is not told as an ordinary end.
-async fn overrun(bed: &B, text: &str, must_time_out: bool) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    let begun = Instant::now();
-    let result = sandbox.try_exec(ExecRequest::shell(text.to_owned()).with_limit(secs(1))).await?;
-    let took = begun.elapsed();
-    ensure(took < secs(8), text, "an answer soon after the limit", || format!("{took:?}"))?;
-    match result {
-        Ok(result) if must_time_out => timed_out(text, &result),
-        Ok(result) if result.timed_out => Ok(()),
-        Ok(result) => ensure(result.elapsed < secs(1), text, "a timeout, or an end within its limit", || told(&result)),
-        Err(error) => ensure(!must_time_out, text, "timed out", || crate::short(&error)),
-    }
-}
-
-async fn overrun_kills_watchdogs(bed: B) -> Outcome {
-    let mark = mark();
-    overrun(&bed, &format!("{KILL_WATCHDOGS}; sleep {mark}"), true).await?;
-    bed.sandbox().await?.unmarked(&mark, secs(5)).await
-}
-
-async fn overrun_kills_its_parent(bed: B) -> Outcome {
-    let mark = mark();
-    overrun(&bed, &format!("{KILL_WATCHDOGS}; ((PPID > 1)) && kill -9 $PPID; sleep {mark}"), false).await?;
-    let sandbox = bed.sandbox().await?;
-    equal("a later command", sandbox.ok("echo alive").await?, "alive\n")
-}
-
-async fn overrun_exits_0(bed: B) -> Outcome {
-    overrun(&bed, &format!("{KILL_WATCHDOGS}; sleep 2; exit 0"), true).await
-}
-
-async fn overrun_closes_its_output(bed: B) -> Outcome {
-    let mark = mark();
-    overrun(&bed, &format!("{KILL_WATCHDOGS}; exec >&- 2>&- <&-; sleep {mark}"), true).await?;
-    bed.sandbox().await?.unmarked(&mark, secs(5)).await
-}
-
-async fn overrun_traps_term(bed: B) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    let text = "trap 'exit 0' TERM; for i in {1..300}; do sleep 0.1; done";
-    let result = sandbox.exec(ExecRequest::shell(text).with_limit(secs(1)).with_grace(secs(1))).await?;
-    timed_out(text, &result)
-}
-
-async fn overrun_by_a_hair(bed: B) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    sandbox.ok("true").await?;
-    let result = sandbox.timed("trap '' TERM; sleep 2.6; exit 0", secs(1)).await?;
-    timed_out("2.6 s of 1 s", &result)?;
-    let result = sandbox.timed("sleep 0.5; exit 0", secs(2)).await?;
-    ensure(result.success(), "0.5 s of 2 s", "an ordinary end", || told(&result))
-}
-
 async fn self_kill(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let begun = Instant::now();
@@ -379,82 +308,4 @@ async fn no_grace_no_term(bed: B) -> Outcome {
     let text = "trap 'echo term > /tmp/term' TERM; while :; do sleep 0.05; done";
     timed_out("the command", &sandbox.timed(text, secs(1)).await?)?;
     equal("traces of SIGTERM", sandbox.ok("ls /tmp/term 2>/dev/null; true").await?, "")
-}
-
-/// Starts `text`, waits until it wrote `/tmp/up`, and drops the future.
-async fn start_and_drop(sandbox: &Subject, text: String) -> Outcome {
-    let up = async {
-        while sandbox.sh("test -e /tmp/up").await?.exit_code != 0 {
-            tokio::time::sleep(millis(50)).await;
-        }
-        Ok(())
-    };
-    let run = sandbox.inner.exec(ExecRequest::shell(text));
-    let either = futures::future::select(Box::pin(up), run);
-    match within("the command to start", secs(30), either).await? {
-        futures::future::Either::Left((up, _)) => up,
-        futures::future::Either::Right((result, _)) => {
-            Err(Failure::new("a long command", "that it runs until it is dropped", crate::short(&result)))
-        }
-    }
-}
-
-async fn drop_kills(bed: B) -> Outcome {
-    let (sandbox, mark) = (bed.sandbox().await?, mark());
-    start_and_drop(&sandbox, format!("sleep {mark} & touch /tmp/up; sleep {mark}")).await?;
-    sandbox.unmarked(&mark, secs(5)).await?;
-    equal("the next command", sandbox.ok("echo alive").await?, "alive\n")
-}
-
-async fn drop_at_every_moment(bed: B) -> Outcome {
-    let (sandbox, mark) = (bed.sandbox().await?, mark());
-    for moment in [0, 1, 2, 3, 5, 8, 13, 20, 30, 50, 100, 200] {
-        let run = sandbox.inner.exec(ExecRequest::shell(format!("sleep {mark}")));
-        if let Ok(result) = tokio::time::timeout(millis(moment), run).await {
-            return Err(Failure::new("a long command", "that it runs", crate::short(&result)));
-        }
-    }
-    sandbox.unmarked(&mark, secs(10)).await?;
-    equal("the next command", sandbox.ok("echo alive").await?, "alive\n")
-}
-
-/// Runs a command of 2.5 s beside `work`, and wants it whole.
-async fn beside(sandbox: &Subject, work: impl Future<Output = Outcome>) -> Outcome {
-    let other = sandbox.sh("for i in 1 2 3 4 5; do echo $i; sleep 0.5; done; sleep 300 & echo end; exit 9");
-    let (result, worked) = tokio::join!(other, work);
-    worked?;
-    let result = result?;
-    equal("the other command", result.stdout.to_string_lossy(), "1\n2\n3\n4\n5\nend\n")?;
-    equal("its code", (result.exit_code, result.timed_out), (9, false))
-}
-
-async fn drop_costs_no_other_command(bed: B) -> Outcome {
-    let (sandbox, mark) = (bed.sandbox().await?, mark());
-    beside(&sandbox, async {
-        tokio::time::sleep(millis(300)).await;
-        start_and_drop(&sandbox, format!("touch /tmp/up; sleep {mark}")).await?;
-        sandbox.unmarked(&mark, secs(5)).await
-    })
-    .await
-}
-
-async fn limit_costs_no_other_command(bed: B) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    beside(&sandbox, async {
-        tokio::time::sleep(millis(300)).await;
-        timed_out("a sleep", &sandbox.timed("sleep 60", secs(1)).await?)
-    })
-    .await
-}
-
-async fn failure_costs_no_other_command(bed: B) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    beside(&sandbox, async {
-        for text in ["exit 3", "kill -9 $$", "exec 1>&- 2>&-; exit 1", "kill -TERM 0"] {
-            tokio::time::sleep(millis(200)).await;
-            sandbox.sh(text).await?;
-        }
-        Ok(())
-    })
-    .await
 }

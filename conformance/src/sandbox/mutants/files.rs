@@ -1,4 +1,4 @@
-//! What can be wrong about files and exports.
+//! What can be wrong about reading files and exports.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Hooks, Inner, Mutant};
 
-fn hooks() -> Hooks {
+pub(super) fn hooks() -> Hooks {
     Hooks::default()
 }
 
@@ -21,7 +21,7 @@ pub(super) async fn run(inner: &Inner, script: &str, path: &SandboxPath) -> Resu
     inner.exec(ExecRequest::args(args)).await
 }
 
-async fn holds(inner: &Inner, test: &str, path: &SandboxPath) -> bool {
+pub(super) async fn holds(inner: &Inner, test: &str, path: &SandboxPath) -> bool {
     run(inner, test, path).await.is_ok_and(|result| result.success())
 }
 
@@ -31,7 +31,7 @@ pub(super) fn once(bytes: impl Into<Bytes>) -> ByteStream {
 }
 
 /// All of a body, as long as no piece takes more than `pause`.
-async fn collect(body: &mut Body<'_>, pause: Duration) -> Result<Vec<u8>, Error> {
+pub(super) async fn collect(body: &mut Body<'_>, pause: Duration) -> Result<Vec<u8>, Error> {
     let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
     loop {
         match timeout(pause, body.read(&mut buffer)).await {
@@ -42,21 +42,21 @@ async fn collect(body: &mut Body<'_>, pause: Duration) -> Result<Vec<u8>, Error>
     }
 }
 
-const LONG: Duration = Duration::from_secs(30);
+pub(super) const LONG: Duration = Duration::from_secs(30);
 
 /// `path` with every component trimmed.
-fn trimmed(path: &SandboxPath) -> SandboxPath {
+pub(super) fn trimmed(path: &SandboxPath) -> SandboxPath {
     let parts: Vec<_> = path.as_bytes().split(|b| *b == b'/').map(<[u8]>::trim_ascii).collect();
     SandboxPath::new(parts.join(&b'/')).unwrap_or_else(|_| path.clone())
 }
 
 /// `path` in a tree of its own.
-fn shadow(path: &SandboxPath) -> SandboxPath {
+pub(super) fn shadow(path: &SandboxPath) -> SandboxPath {
     SandboxPath::new([b"/tmp/.shadow", path.as_bytes()].concat()).unwrap_or_else(|_| path.clone())
 }
 
 /// Raises a flag when it is dropped armed.
-struct Flag(Arc<AtomicBool>, bool);
+pub(super) struct Flag(pub(super) Arc<AtomicBool>, pub(super) bool);
 
 impl Drop for Flag {
     fn drop(&mut self) {
@@ -76,10 +76,6 @@ pub(super) fn watched(stream: ByteStream, flag: Arc<AtomicBool>) -> ByteStream {
     }))
 }
 
-pub(super) fn mutants() -> Vec<Mutant> {
-    [reads(), writes(), failed_writes()].into_iter().flatten().collect()
-}
-
 /// Tells one kind of refusal of a read as another.
 fn read_as(from: ErrorKind, to: ErrorKind) -> Hooks {
     hooks().read(move |inner, (path, limit)| async move {
@@ -87,15 +83,8 @@ fn read_as(from: ErrorKind, to: ErrorKind) -> Hooks {
     })
 }
 
-/// Tells one kind of refusal of a write as another.
-fn write_as(from: ErrorKind, to: ErrorKind) -> Hooks {
-    hooks().write(move |inner, file| {
-        Box::pin(async move { inner.write(file).await.map_err(|e| if e.kind() == from { Error::new(to) } else { e }) })
-    })
-}
-
 /// Changes every file before it is written.
-fn file(change: impl for<'a> Fn(&mut FileWrite<'a>) + Send + Sync + Copy + 'static) -> Hooks {
+pub(super) fn file(change: impl for<'a> Fn(&mut FileWrite<'a>) + Send + Sync + Copy + 'static) -> Hooks {
     hooks().write(move |inner, mut file| {
         Box::pin(async move {
             change(&mut file);
@@ -105,7 +94,7 @@ fn file(change: impl for<'a> Fn(&mut FileWrite<'a>) + Send + Sync + Copy + 'stat
 }
 
 #[allow(clippy::too_many_lines)]
-fn reads() -> Vec<Mutant> {
+pub(super) fn mutants() -> Vec<Mutant> {
     let broken = Arc::new(AtomicBool::new(false));
     vec![
         Mutant::new(
@@ -251,230 +240,6 @@ fn reads() -> Vec<Mutant> {
                     inner.write(FileWrite::bytes(file.path.clone(), half)).await?;
                     sleep(Duration::from_millis(60)).await;
                     inner.write(FileWrite::bytes(file.path, bytes)).await
-                })
-            }),
-        ),
-    ]
-}
-
-#[allow(clippy::too_many_lines)]
-fn writes() -> Vec<Mutant> {
-    vec![
-        Mutant::new(
-            "parents are not made",
-            &["write::makes_parents"],
-            hooks().write(|inner, file| {
-                Box::pin(async move {
-                    if holds(&inner, "[[ -d ${1%/*} ]]", &file.path).await {
-                        inner.write(file).await
-                    } else {
-                        Err(Error::new(ErrorKind::NotWritable))
-                    }
-                })
-            }),
-        ),
-        Mutant::new(
-            "the old end stays",
-            &["write::replaces"],
-            hooks().write(|inner, mut file| {
-                Box::pin(async move {
-                    let mut bytes = collect(&mut file.body, LONG).await?;
-                    if let Ok(stream) = inner.read(&file.path, 1 << 20).await {
-                        let old = stream.collect(1 << 20).await?;
-                        bytes.extend_from_slice(old.get(bytes.len()..).unwrap_or_default());
-                    }
-                    inner.write(FileWrite::bytes(file.path, bytes)).await
-                })
-            }),
-        ),
-        Mutant::new(
-            "a slow body is taken for short",
-            &["write::slow_bodies"],
-            hooks().write(|inner, mut file| {
-                Box::pin(async move {
-                    let bytes = collect(&mut file.body, Duration::from_secs(1)).await?;
-                    inner.write(FileWrite::new(file.path, file.size, Body::bytes(bytes))).await
-                })
-            }),
-        ),
-        Mutant::new(
-            "empty files are not written",
-            &["write::empty_200_times"],
-            hooks().write(|inner, file| {
-                Box::pin(async move { if file.size == 0 { Ok(()) } else { inner.write(file).await } })
-            }),
-        ),
-        Mutant::new(
-            "a body is read before the file is checked",
-            &["write::refused_unread"],
-            hooks().write(|inner, mut file| {
-                Box::pin(async move {
-                    let bytes = collect(&mut file.body, LONG).await?;
-                    file.body = Body::bytes(bytes);
-                    inner.write(file).await
-                })
-            }),
-        ),
-        Mutant::new(
-            "a new file has the umask's mode",
-            &["write::mode_of_a_new_file"],
-            hooks().write(|inner, mut file| {
-                Box::pin(async move {
-                    if !holds(&inner, "[[ -e $1 ]]", &file.path).await {
-                        file.mode.get_or_insert(0o600);
-                    }
-                    inner.write(file).await
-                })
-            }),
-        ),
-        Mutant::new(
-            "a replaced file gets mode 0644",
-            &["write::mode_is_kept"],
-            file(|file| _ = file.mode.get_or_insert(0o644)),
-        ),
-        Mutant::new(
-            "the mode of the request is ignored",
-            &["write::mode_of_the_request"],
-            file(|file| file.mode = None),
-        ),
-        Mutant::new(
-            "a link is written through",
-            &["write::onto_a_link"],
-            hooks().write(|inner, mut file| {
-                Box::pin(async move {
-                    if holds(&inner, "[[ -L $1 && -e $1 ]]", &file.path).await {
-                        let real = run(&inner, "printf %s \"$(readlink -f -- \"$1\")\"", &file.path).await?;
-                        file.path = SandboxPath::new(real.stdout.bytes.to_vec())?;
-                    }
-                    inner.write(file).await
-                })
-            }),
-        ),
-        Mutant::new(
-            "a directory is removed for a file",
-            &["write::onto_a_directory"],
-            hooks().write(|inner, file| {
-                Box::pin(async move {
-                    run(&inner, "[[ $1 == /tmp/?* && -d $1 ]] && rm -rf -- \"$1\"", &file.path).await?;
-                    inner.write(file).await
-                })
-            }),
-        ),
-        Mutant::new(
-            "a write onto a directory is told as unwritable",
-            &["write::onto_a_directory"],
-            write_as(ErrorKind::IsDirectory, ErrorKind::NotWritable),
-        ),
-        Mutant::new(
-            "a write below a file is told as unwritable",
-            &["write::below_a_file"],
-            write_as(ErrorKind::NotDirectory, ErrorKind::NotWritable),
-        ),
-        Mutant::new(
-            "a device swallows the write",
-            &["write::onto_a_device", "write::onto_a_mount_point"],
-            hooks().write(|inner, file| {
-                Box::pin(async move {
-                    match inner.write(file).await {
-                        Err(e) if e.kind() == ErrorKind::NotReplaceable => Ok(()),
-                        other => other,
-                    }
-                })
-            }),
-        ),
-        Mutant::new(
-            "an unwritable place has no reason",
-            &["write::where_nothing_can_be_made"],
-            write_as(ErrorKind::NotWritable, ErrorKind::NotWritable),
-        ),
-        Mutant::new(
-            "what must be new replaces",
-            &["write::create_new", "write::create_new_races"],
-            file(|file| file.create_new = false),
-        ),
-        Mutant::new(
-            "what must be new is looked for, then made",
-            &["write::create_new_races"],
-            hooks().write(|inner, mut file| {
-                Box::pin(async move {
-                    if file.create_new && holds(&inner, "[[ -e $1 || -L $1 ]]", &file.path).await {
-                        return Err(Error::new(ErrorKind::AlreadyExists));
-                    }
-                    file.create_new = false;
-                    inner.write(file).await
-                })
-            }),
-        ),
-    ]
-}
-
-fn failed_writes() -> Vec<Mutant> {
-    /// Runs `script` after a write that failed.
-    fn after(script: &'static str) -> Hooks {
-        hooks().write(move |inner, file| {
-            Box::pin(async move {
-                let path = file.path.clone();
-                let written = inner.write(file).await;
-                if written.is_err() {
-                    run(&inner, script, &path).await?;
-                }
-                written
-            })
-        })
-    }
-    /// Leaves something beside a file whose write was dropped.
-    struct Residue(Option<Inner>);
-    impl Drop for Residue {
-        fn drop(&mut self) {
-            if let Some(inner) = self.0.take() {
-                tokio::spawn(async move { inner.exec(ExecRequest::shell("touch /tmp/d/.temporary")).await });
-            }
-        }
-    }
-    vec![
-        Mutant::new(
-            "a failed write removes the target",
-            &["write::failed_changes_nothing", "write::broken_body"],
-            after("rm -f -- \"$1\""),
-        ),
-        Mutant::new(
-            "a failed write leaves a file beside",
-            &["write::failed_changes_nothing", "write::broken_body"],
-            after("touch -- \"${1%/*}/.temporary\""),
-        ),
-        Mutant::new(
-            "a dropped write leaves a file beside",
-            &["write::dropped"],
-            hooks().write(|inner, file| {
-                Box::pin(async move {
-                    let mut residue = Residue(Some(inner.clone()));
-                    let written = inner.write(file).await;
-                    residue.0 = None;
-                    written
-                })
-            }),
-        ),
-        Mutant::new(
-            "a short body is filled up",
-            &["write::short_body"],
-            hooks().write(|inner, mut file| {
-                Box::pin(async move {
-                    let mut bytes = collect(&mut file.body, LONG).await?;
-                    bytes.resize(bytes.len().max(usize::try_from(file.size).unwrap_or(0)), 0);
-                    file.body = Body::bytes(bytes);
-                    inner.write(file).await
-                })
-            }),
-        ),
-        Mutant::new(
-            "a long body is cut",
-            &["write::long_body"],
-            hooks().write(|inner, mut file| {
-                Box::pin(async move {
-                    let mut bytes = collect(&mut file.body, LONG).await?;
-                    bytes.truncate(usize::try_from(file.size).unwrap_or(usize::MAX));
-                    file.body = Body::bytes(bytes);
-                    inner.write(file).await
                 })
             }),
         ),

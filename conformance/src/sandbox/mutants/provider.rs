@@ -1,4 +1,4 @@
-//! What can be wrong about making, finding, listing and removing.
+//! What can be wrong about making, finding and listing.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,18 +7,17 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use sandbox::{
-    Death, Effect, Env, Error, ErrorKind, ExecRequest, ExecResult, Hardening, Output, OwnedStream, Provider, Recreated,
-    Sandbox, SessionId, Spec,
+    Death, Env, Error, ErrorKind, ExecRequest, Hardening, OwnedStream, Provider, Recreated, Sandbox, SessionId, Spec,
 };
 
 use super::{Hooks, Mutant};
 
-fn hooks() -> Hooks {
+pub(super) fn hooks() -> Hooks {
     Hooks::default()
 }
 
 /// Raises a flag when it is dropped armed.
-struct Flag(Arc<AtomicBool>, bool);
+pub(super) struct Flag(pub(super) Arc<AtomicBool>, pub(super) bool);
 
 impl Drop for Flag {
     fn drop(&mut self) {
@@ -29,7 +28,7 @@ impl Drop for Flag {
 }
 
 /// Counts who is inside.
-struct Inside(Arc<AtomicUsize>);
+pub(super) struct Inside(pub(super) Arc<AtomicUsize>);
 
 impl Drop for Inside {
     fn drop(&mut self) {
@@ -37,7 +36,7 @@ impl Drop for Inside {
     }
 }
 
-async fn is_owned(provider: &Arc<dyn Provider>, session: &SessionId) -> Result<bool, Error> {
+pub(super) async fn is_owned(provider: &Arc<dyn Provider>, session: &SessionId) -> Result<bool, Error> {
     let mut owned = provider.owned().await?;
     while let Some(entry) = owned.next().await {
         if entry?.session == *session {
@@ -48,16 +47,16 @@ async fn is_owned(provider: &Arc<dyn Provider>, session: &SessionId) -> Result<b
 }
 
 /// A table that a mutant remembers things in.
-fn table<K, V>() -> Arc<Mutex<HashMap<K, V>>> {
+pub(super) fn table<K, V>() -> Arc<Mutex<HashMap<K, V>>> {
     Arc::default()
 }
 
-fn with<T, R>(table: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R {
+pub(super) fn with<T, R>(table: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R {
     work(&mut table.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 pub(super) fn mutants() -> Vec<Mutant> {
-    [provisions(), finds(), removes()].into_iter().flatten().collect()
+    [provisions(), finds()].into_iter().flatten().collect()
 }
 
 #[allow(clippy::too_many_lines)]
@@ -314,121 +313,6 @@ fn finds() -> Vec<Mutant> {
                     .collect();
                 Ok(OwnedStream::new(futures::stream::iter(twice)))
             }),
-        ),
-    ]
-}
-
-#[allow(clippy::too_many_lines)]
-fn removes() -> Vec<Mutant> {
-    vec![
-        Mutant::new(
-            "reap does nothing",
-            &["reap::removes", "reap::then_provision_is_fresh", "reap::whoever_made_it", "reap::hostile_files"],
-            hooks().reap(|_, _| async { Ok(()) }),
-        ),
-        Mutant::new(
-            "reap answers before the sandbox is gone",
-            &["reap::removes", "reap::whoever_made_it"],
-            hooks().reap(|p, session| async move {
-                tokio::spawn(async move {
-                    tokio::time::sleep(Duration::from_millis(500)).await;
-                    p.reap(&session).await
-                });
-                Ok(())
-            }),
-        ),
-        Mutant::new(
-            "reaping what is not there fails",
-            &["reap::twice", "reap::unknown_session"],
-            hooks().reap(|p, session| async move {
-                if is_owned(&p, &session).await? {
-                    p.reap(&session).await
-                } else {
-                    Err(Error::new(ErrorKind::NotFound))
-                }
-            }),
-        ),
-        {
-            let inside = Arc::new(AtomicUsize::new(0));
-            Mutant::new(
-                "only one may reap at a time",
-                &["reap::at_once"],
-                hooks().reap(move |p, session| {
-                    let others = inside.fetch_add(1, Ordering::Relaxed);
-                    let guard = Inside(Arc::clone(&inside));
-                    async move {
-                        let _guard = guard;
-                        if others > 0 { Err(Error::new(ErrorKind::Busy)) } else { p.reap(&session).await }
-                    }
-                }),
-            )
-        },
-        Mutant::new(
-            "a removed sandbox's commands have results",
-            &["reap::against_exec"],
-            hooks().exec(|inner, request| async move {
-                match inner.exec(request).await {
-                    Err(e) if e.effect() == Effect::Unknown => {
-                        Ok(ExecResult::new(137, false, Output::default(), Output::default(), Duration::ZERO))
-                    }
-                    other => other,
-                }
-            }),
-        ),
-        Mutant::new(
-            "a removed sandbox's commands never ran",
-            &["reap::against_exec"],
-            hooks().exec(
-                |inner, request| async move { inner.exec(request).await.map_err(|e| e.with_effect(Effect::None)) },
-            ),
-        ),
-        {
-            let dropped = Arc::new(AtomicBool::new(false));
-            Mutant::new(
-                "a dropped reap holds its lock for ever",
-                &["reap::dropped"],
-                hooks().reap(move |p, session| {
-                    let stuck = dropped.load(Ordering::Relaxed);
-                    let raised = Arc::clone(&dropped);
-                    async move {
-                        let mut flag = Flag(raised, true);
-                        let reaped = if stuck { Err(Error::new(ErrorKind::Busy)) } else { p.reap(&session).await };
-                        flag.1 = false;
-                        reaped
-                    }
-                }),
-            )
-        },
-        Mutant::new(
-            "destroying twice fails",
-            &["destroy::twice"],
-            hooks().destroy(|inner, ()| async move {
-                inner.exec(ExecRequest::shell("true")).await?;
-                inner.destroy().await
-            }),
-        ),
-        Mutant::new("destroy does nothing", &["destroy::twice"], hooks().destroy(|_, ()| async { Ok(()) })),
-        Mutant::new(
-            "destroy removes whatever the session has",
-            &["destroy::spares_a_later_one"],
-            hooks().destroy(|inner, ()| async move { inner.provider.reap(inner.id()).await }),
-        ),
-        Mutant::new(
-            "a handle follows its session",
-            &["handle::is_bound_to_its_sandbox"],
-            hooks().exec(|inner, request| async move {
-                match inner.exec(request.clone()).await {
-                    Err(e) if e.kind() == ErrorKind::NotFound => {
-                        inner.provider.attach(inner.id()).await?.exec(request).await
-                    }
-                    other => other,
-                }
-            }),
-        ),
-        Mutant::new(
-            "the last handle takes the sandbox along",
-            &["handle::dropping_removes_nothing"],
-            hooks().reap_on_drop(),
         ),
     ]
 }

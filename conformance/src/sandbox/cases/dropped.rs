@@ -1,0 +1,122 @@
+//! Dropped futures, and what one command costs another.
+
+use std::time::Instant;
+
+use sandbox::ExecRequest;
+
+use super::super::Subject;
+use super::limits::timed_out;
+use super::{B, Case, mark, millis, secs};
+use crate::{Failure, Outcome, ensure, equal, within};
+
+const DROPPED: &str = "A command whose future is dropped is killed.";
+const APART: &str = "A failed command, a dropped future or a timeout costs no other command anything.";
+const AT_ONCE: &str = "All operations can run at once, through one handle or several.";
+
+pub(super) fn cases() -> Vec<Case> {
+    vec![
+        Case::new("exec::many_at_once", AT_ONCE, many_at_once).deadline(secs(240)),
+        Case::new("drop::kills", DROPPED, drop_kills),
+        Case::new("drop::at_every_moment", DROPPED, drop_at_every_moment),
+        Case::new("drop::costs_no_other_command", APART, drop_costs_no_other_command),
+        Case::new("limit::costs_no_other_command", APART, limit_costs_no_other_command),
+        Case::new("exec::failure_costs_no_other_command", APART, failure_costs_no_other_command),
+    ]
+}
+
+/// Starts `text`, waits until it wrote `/tmp/up`, and drops the future.
+async fn start_and_drop(sandbox: &Subject, text: String) -> Outcome {
+    let up = async {
+        while sandbox.sh("test -e /tmp/up").await?.exit_code != 0 {
+            tokio::time::sleep(millis(50)).await;
+        }
+        Ok(())
+    };
+    let run = sandbox.inner.exec(ExecRequest::shell(text));
+    let either = futures::future::select(Box::pin(up), run);
+    match within("the command to start", secs(30), either).await? {
+        futures::future::Either::Left((up, _)) => up,
+        futures::future::Either::Right((result, _)) => {
+            Err(Failure::new("a long command", "that it runs until it is dropped", crate::short(&result)))
+        }
+    }
+}
+
+async fn drop_kills(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    start_and_drop(&sandbox, format!("sleep {mark} & touch /tmp/up; sleep {mark}")).await?;
+    sandbox.unmarked(&mark, secs(5)).await?;
+    equal("the next command", sandbox.ok("echo alive").await?, "alive\n")
+}
+
+async fn drop_at_every_moment(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    for moment in [0, 1, 2, 3, 5, 8, 13, 20, 30, 50, 100, 200] {
+        let run = sandbox.inner.exec(ExecRequest::shell(format!("sleep {mark}")));
+        if let Ok(result) = tokio::time::timeout(millis(moment), run).await {
+            return Err(Failure::new("a long command", "that it runs", crate::short(&result)));
+        }
+    }
+    sandbox.unmarked(&mark, secs(10)).await?;
+    equal("the next command", sandbox.ok("echo alive").await?, "alive\n")
+}
+
+/// Runs a command of 2.5 s beside `work`, and wants it whole.
+async fn beside(sandbox: &Subject, work: impl Future<Output = Outcome>) -> Outcome {
+    let other = sandbox.sh("for i in 1 2 3 4 5; do echo $i; sleep 0.5; done; sleep 300 & echo end; exit 9");
+    let (result, worked) = tokio::join!(other, work);
+    worked?;
+    let result = result?;
+    equal("the other command", result.stdout.to_string_lossy(), "1\n2\n3\n4\n5\nend\n")?;
+    equal("its code", (result.exit_code, result.timed_out), (9, false))
+}
+
+async fn drop_costs_no_other_command(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    beside(&sandbox, async {
+        tokio::time::sleep(millis(300)).await;
+        start_and_drop(&sandbox, format!("touch /tmp/up; sleep {mark}")).await?;
+        sandbox.unmarked(&mark, secs(5)).await
+    })
+    .await
+}
+
+async fn limit_costs_no_other_command(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    beside(&sandbox, async {
+        tokio::time::sleep(millis(300)).await;
+        timed_out("a sleep", &sandbox.timed("sleep 60", secs(1)).await?)
+    })
+    .await
+}
+
+async fn failure_costs_no_other_command(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    beside(&sandbox, async {
+        for text in ["exit 3", "kill -9 $$", "exec 1>&- 2>&-; exit 1", "kill -TERM 0"] {
+            tokio::time::sleep(millis(200)).await;
+            sandbox.sh(text).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+async fn many_at_once(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let begun = Instant::now();
+    let runs = (0..64).map(|n| {
+        let sandbox = sandbox.clone();
+        async move {
+            let result = sandbox.sh(format!("sleep 1; echo {n}; echo {n} >&2; exit {n}")).await?;
+            equal("its own output", result.stdout.to_string_lossy(), format!("{n}\n"))?;
+            equal("its own errors", result.stderr.to_string_lossy(), format!("{n}\n"))?;
+            equal("its own code", result.exit_code, n)
+        }
+    });
+    for outcome in within("64 commands at once", secs(200), futures::future::join_all(runs)).await? {
+        outcome?;
+    }
+    let took = begun.elapsed();
+    ensure(took < secs(30), "64 commands of one second each", "side by side, within 30 s", || format!("{took:?}"))
+}

@@ -1,0 +1,70 @@
+//! How long a transfer waits for the sandbox.
+
+use std::time::Duration;
+
+/// The slowest that content may move, in bytes a second, on top of the time that is allowed without any: somebody inside who lets a
+/// byte through now and then does not hold a caller for ever.
+const SLOWEST: u64 = 16 << 10;
+
+/// The time that one transfer may still spend waiting. Only waits for the sandbox are charged to it, not those for the caller.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    quiet: Duration,
+    waited: Duration,
+    moved: u64,
+}
+
+impl Patience {
+    /// Nothing moved yet. `quiet` is how long nothing may move.
+    pub(crate) fn new(quiet: Duration) -> Self {
+        Self { quiet, waited: Duration::ZERO, moved: 0 }
+    }
+
+    /// How long the next wait may take.
+    pub(crate) fn left(&self) -> Duration {
+        let earned = Duration::from_secs(self.moved / SLOWEST);
+        self.quiet.saturating_add(earned).saturating_sub(self.waited).min(self.quiet)
+    }
+
+    /// A wait took this long, and so many bytes came of it.
+    pub(crate) fn charge(&mut self, waited: Duration, bytes: u64) {
+        self.waited = self.waited.saturating_add(waited);
+        self.moved = self.moved.saturating_add(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn silence_ends_it_and_so_does_a_trickle() {
+        let mut silent = Patience::new(30 * SECOND);
+        assert_eq!(silent.left(), 30 * SECOND);
+        silent.charge(12 * SECOND, 0);
+        assert_eq!(silent.left(), 18 * SECOND);
+        silent.charge(20 * SECOND, 0);
+        assert_eq!(silent.left(), Duration::ZERO);
+        // A byte now and then earns nothing.
+        let mut trickle = Patience::new(30 * SECOND);
+        for _ in 0..30 {
+            assert!(!trickle.left().is_zero());
+            trickle.charge(SECOND, 1);
+        }
+        assert_eq!(trickle.left(), Duration::ZERO);
+    }
+
+    #[test]
+    fn who_moves_fast_enough_may_move_for_ever() {
+        let mut steady = Patience::new(SECOND);
+        for _ in 0..100_000 {
+            steady.charge(SECOND, SLOWEST);
+            assert_eq!(steady.left(), SECOND);
+        }
+        // What was earned is not saved up for one long silence.
+        steady.charge(Duration::ZERO, 1 << 40);
+        assert_eq!(steady.left(), SECOND);
+    }
+}
