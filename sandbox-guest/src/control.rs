@@ -75,8 +75,8 @@ impl Control {
         Self { shared: Arc::new(Shared { carrier, config, client, requests: Mutex::new(None), open }) }
     }
 
-    /// Waits until the stream is open, until `deadline` at most: before that no command may run, since nothing could end it. A sandbox that is full up
-    /// afterwards has it already.
+    /// Waits until the stream is open, until `deadline` at most: before that no command may run, since nothing could end it. A
+    /// sandbox that is full up afterwards has it already.
     pub(crate) async fn ready(&self, deadline: Instant) -> Result<(), Error> {
         let requests = self.sender();
         if self.shared.open.load(Ordering::Acquire) {

@@ -68,13 +68,13 @@ impl Guest {
     }
 
     /// As [`Sandbox::exec`](sandbox::Sandbox::exec). It waits in order while [`GuestConfig::max_streams`] operations are under way;
-    /// then the command begins within [`GuestConfig::begin_timeout`] or the call fails. So with a limit, a call takes at most its turn,
-    /// that timeout, the limit, its grace, and 2 seconds more, and 5 more if it fails.
+    /// then the command begins within [`GuestConfig::begin_timeout`] or the call fails. So with a limit, a call takes at most its
+    /// turn, that timeout, the limit, its grace, and 2 seconds more, and 5 more if it fails.
     ///
     /// # Errors
     ///
-    /// As there; `DeadlineExceeded` if it did not begin in time, with `Effect::Unknown` once the request was sent: a command that has not
-    /// begun by then is killed. Calls that wait for their turn fail with the first that finds the sandbox unresponsive.
+    /// As there; `DeadlineExceeded` if it did not begin in time, with `Effect::Unknown` once the request was sent: a command that has
+    /// not begun by then is killed. Calls that wait for their turn fail with the first that finds the sandbox unresponsive.
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
         request.validate()?;
         self.inner.explain(exec::run(&self.inner, &request).await).await
@@ -90,22 +90,23 @@ impl Guest {
         self.inner.explain(spawn::spawn(&self.inner, &request).await).await
     }
 
-    /// As [`Sandbox::read`](sandbox::Sandbox::read). It begins by the same deadline as [`exec`](Self::exec). Then its content may stand still
-    /// for [`GuestConfig::inactivity`], and the whole of the waits may take a second more for every 16 KiB that came; the time that the
-    /// caller takes between two pieces does not count. Dropping the stream half-way ends the reading inside.
+    /// As [`Sandbox::read`](sandbox::Sandbox::read). It begins by the same deadline as [`exec`](Self::exec). Then its content may
+    /// stand still for [`GuestConfig::inactivity`], and the whole of the waits may take a second more for every 16 KiB that came; the
+    /// time that the caller takes between two pieces does not count. Dropping the stream half-way ends the reading inside.
     ///
     /// # Errors
     ///
-    /// As there; `DeadlineExceeded` here or as the last item of the stream, with `Effect::None`; also [`ErrorKind::Forbidden`] for a file that the sandbox's user may not read.
+    /// As there; `DeadlineExceeded` here or as the last item of the stream, with `Effect::None`; also [`ErrorKind::Forbidden`] for a
+    /// file that the sandbox's user may not read.
     pub async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
         let result = self.inner.explain(files::read(&self.inner, path, limit).await).await;
         result.map_err(|e| e.at(path.clone()))
     }
 
-    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. It begins by the same
-    /// deadline as [`exec`](Self::exec). Then for [`GuestConfig::inactivity`] the sandbox may take nothing, the source may give nothing, and
-    /// at the end the answer may take that long; the whole of the waits for the sandbox may take a second more for every 16 KiB that it
-    /// took. Dropping the future leaves the target as it was or with all of the content.
+    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. It begins by the
+    /// same deadline as [`exec`](Self::exec). Then for [`GuestConfig::inactivity`] the sandbox may take nothing, the source may give
+    /// nothing, and at the end the answer may take that long; the whole of the waits for the sandbox may take a second more for every
+    /// 16 KiB that it took. Dropping the future leaves the target as it was or with all of the content.
     ///
     /// # Errors
     ///
@@ -118,8 +119,8 @@ impl Guest {
     }
 
     /// As [`Sandbox::write_many`](sandbox::Sandbox::write_many). Small members are delivered together, at most 1,024 and 4 MiB at a time,
-    /// which is also what is held in memory; there is no bound on the whole. Without `tar` inside they go one by one. Each delivery has
-    /// the time that a [`write`](Self::write) has.
+    /// which is also what is held in memory; there is no bound on the whole. Without `tar` inside they go one by one. Each delivery
+    /// has the time that a [`write`](Self::write) has.
     ///
     /// # Errors
     ///
@@ -130,8 +131,8 @@ impl Guest {
 }
 
 impl Guest {
-    /// As [`Provider::export`](sandbox::Provider::export), from this sandbox, in the time that a [`read`](Self::read) has. A file that changes or vanishes while it is packed makes
-    /// the stream end with an error.
+    /// As [`Provider::export`](sandbox::Provider::export), from this sandbox, in the time that a [`read`](Self::read) has. A file
+    /// that changes or vanishes while it is packed makes the stream end with an error.
     ///
     /// # Errors
     ///

@@ -59,6 +59,9 @@
 //! request; otherwise it is retired, and the shell becomes a reader of its own output, so that a server left in the background may
 //! go on printing.
 //!
+//! A call has one deadline until it begins, [`GuestConfig::begin_timeout`], and what waits behind a sandbox that gives no answer fails with
+//! the first that found out.
+//!
 //! One more stream per guest, the control stream, carries signals: first to the command's process group, then to whoever holds its
 //! output or has its marker (the variable `__sbx_exec`) in the environment. If the client vanishes, its far end still kills each
 //! command at its limit.
@@ -74,7 +77,7 @@
 //! An export is `tar`'s own output, and whole only if `tar` said so and the archive has its end.
 //!
 //! The shell classifies by its own tests; what tools print is only ever a reason in words. A transfer without progress for
-//! [`GuestConfig::inactivity`] fails. One that is dropped ends inside too, and what was begun is removed; if the whole way into the
+//! [`GuestConfig::inactivity`] fails, and so does one that only trickles. One that is dropped ends inside too, and what was begun is removed; if the whole way into the
 //! sandbox is lost at that moment, a temporary file can stay.
 //!
 //! # What an image needs

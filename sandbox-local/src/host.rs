@@ -255,8 +255,8 @@ impl Host {
         guard.write(&record)
     }
 
-    /// Removes what a failed attempt left, and says in its error whether that is all gone. What cannot be removed stays listed, and the
-    /// next provision or reap tries again.
+    /// Removes what a failed attempt left, and says in its error whether that is all gone. What cannot be removed stays listed, and
+    /// the next provision or reap tries again.
     pub(crate) fn unmake(&self, guard: Guard, session: &SessionId, keep_record: bool, why: Error) -> Error {
         let deadline = Instant::now() + self.config.stop_timeout;
         let read = self.store.read(session);

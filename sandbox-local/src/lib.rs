@@ -55,11 +55,11 @@
 //!
 //! A sandbox is a few processes and a directory below [`LocalConfig::state_dir`]; it outlives its provider and the process, and any other
 //! process with the same state directory finds it by its session id. Whoever is killed at whatever point leaves nothing that
-//! [`owned`](sandbox::Provider::owned) does not list and that the next provision or reap does not remove. Once nothing of a sandbox runs
-//! any more, what it wrote is put out of the way in one step, and its session is free; a reap then removes it within
-//! [`LocalConfig::stop_timeout`], and what is not removed by then, or was left by somebody who was killed, goes at the next provision or
-//! reap of any process. A sandbox whose first process
-//! was killed is replaced by the next provision, and all handles of the new one say so. After a restart of the machine the same holds.
+//! [`owned`](sandbox::Provider::owned) does not list and that the next provision or reap does not remove. Once nothing of a sandbox
+//! runs any more, what it wrote is put out of the way in one step, and its session is free; a reap then removes it within
+//! [`LocalConfig::stop_timeout`], and what is not removed by then, or was left by somebody who was killed, goes at the next provision
+//! or reap of any process. A sandbox whose first process was killed is replaced by the next provision, and all handles of the new one
+//! say so. After a restart of the machine the same holds.
 //!
 //! What it cannot protect against stands in SECURITY.md: above all a fault of the kernel, whose whole interface is exposed.
 #![cfg(target_os = "linux")]

@@ -45,8 +45,8 @@ impl LocalProvider {
     ///
     /// # Errors
     ///
-    /// `InvalidSpec` for a configuration that breaks a rule or cannot hold here, naming the field, its value and the rule; `Unavailable` or
-    /// `Forbidden` for a machine that lacks something. Whether the kernel lets sandboxes be made is seen at the
+    /// `InvalidSpec` for a configuration that breaks a rule or cannot hold here, naming the field, its value and the rule;
+    /// `Unavailable` or `Forbidden` for a machine that lacks something. Whether the kernel lets sandboxes be made is seen at the
     /// first provision, or by [`probe`](Self::probe).
     pub fn new(config: LocalConfig) -> Result<Self, Error> {
         let host = Arc::new(Host::new(config)?);

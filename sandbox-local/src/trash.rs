@@ -1,8 +1,8 @@
 //! What is left of sandboxes that are gone, out of everybody's way until it is removed.
 //!
-//! Removing what a tenant wrote takes as long as the tenant wrote files. So once nothing of a sandbox runs any more, its box is renamed
-//! into the trash, in one step: from then on its session is free and nobody lists it. Whoever renamed it removes it, and if that one is
-//! killed or runs out of time, whoever comes next.
+//! Removing what a tenant wrote takes as long as the tenant wrote files. So once nothing of a sandbox runs any more, its box is
+//! renamed into the trash, in one step: from then on its session is free and nobody lists it. Whoever renamed it removes it, and if
+//! that one is killed or runs out of time, whoever comes next.
 
 use std::fs::{self, DirBuilder};
 use std::io;

@@ -136,15 +136,15 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - A failed command, a dropped future or a timeout costs no other command anything.
     /// - Whatever a command kills, stops, closes or leaves behind, later commands run.
     ///
-    /// `limit` counts on the caller's clock from the moment the command starts; until then a deadline of the backend's own counts. At the
-    /// limit the command gets `SIGKILL` (or
-    /// `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds later, plus `grace`.
+    /// `limit` counts on the caller's clock from the moment the command starts; until then a deadline of the backend's own counts. At
+    /// the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds later,
+    /// plus `grace`.
     ///
     /// # Errors
     ///
-    /// `InvalidRequest` before anything is started; `NotFound` if the sandbox is gone; `DeadlineExceeded` if it does not begin the command
-    /// in the backend's time; `Lost` with `Effect::Unknown` if the way to the
-    /// command broke, as when somebody inside kills the shell that started it. A command is never run twice.
+    /// `InvalidRequest` before anything is started; `NotFound` if the sandbox is gone; `DeadlineExceeded` if it does not begin the
+    /// command in the backend's time; `Lost` with `Effect::Unknown` if the way to the command broke, as when somebody inside kills
+    /// the shell that started it. A command is never run twice.
     async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error>;
 
     /// Starts a command and answers at once, so that one can write to it, read from it and signal it.
@@ -174,8 +174,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The above, here; `DeadlineExceeded` if the sandbox does not answer in the backend's time; `ShortTransfer`, `Lost` or, when content
-    /// stands still for too long, `DeadlineExceeded` as the last item of the stream.
+    /// The above, here; `DeadlineExceeded` if the sandbox does not answer in the backend's time; `ShortTransfer`, `Lost` or, when
+    /// content stands still for too long, `DeadlineExceeded` as the last item of the stream.
     async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error>;
 
     /// Writes a file: all of it, or nothing.
@@ -195,9 +195,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The above; `DeadlineExceeded` if the sandbox does not answer or takes nothing for too long; `Lost` with `Effect::Unknown` if the way
-    /// into the sandbox broke: then the target holds its old content or all of the
-    /// new one.
+    /// The above; `DeadlineExceeded` if the sandbox does not answer or takes nothing for too long; `Lost` with `Effect::Unknown` if
+    /// the way into the sandbox broke: then the target holds its old content or all of the new one.
     async fn write(&self, file: FileWrite<'_>) -> Result<(), Error>;
 
     /// Writes many files in one delivery, each as [`write`](Self::write) does, in order.

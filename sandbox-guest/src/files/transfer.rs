@@ -41,8 +41,8 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Sends a request, and `content` that follows it at once, down a stream, by the deadline of its turn. A stream that breaks before it
-    /// has taken everything costs another one, silently: the shell does nothing that lasts before it has everything.
+    /// Sends a request, and `content` that follows it at once, down a stream, by the deadline of its turn. A stream that breaks
+    /// before it has taken everything costs another one, silently: the shell does nothing that lasts before it has everything.
     pub(crate) async fn begin(
         inner: &Arc<Inner>,
         mut turn: Turn,
