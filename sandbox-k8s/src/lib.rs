@@ -1,0 +1,23 @@
+//! Sandboxes on Kubernetes: one hardened Pod per session.
+
+mod api;
+mod carrier;
+mod config;
+mod connect;
+mod error;
+mod grammar;
+mod handle;
+mod make;
+mod names;
+mod pod;
+mod provider;
+mod pump;
+mod stamp;
+mod state;
+mod toleration;
+mod wait;
+
+pub use config::{ImagePullPolicy, K8sConfig};
+pub use grammar::{parse_image_pull_secrets, parse_node_selector};
+pub use provider::K8sProvider;
+pub use toleration::{TaintEffect, Toleration, TolerationOperator, parse_tolerations};

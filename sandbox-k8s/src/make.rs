@@ -1,0 +1,138 @@
+//! Finds the sandbox of a session, or makes it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use sandbox::{Error, ErrorKind, Recreated, Spec};
+use tokio::time::{Instant, sleep};
+
+use crate::api::Created;
+use crate::handle::Live;
+use crate::names::{Key, Keys, nonce, pod_name};
+use crate::pod::{self, Making};
+use crate::provider::K8s;
+use crate::stamp;
+use crate::state::{State, state};
+use crate::wait::{self, Waited, went_away};
+
+/// How often one call replaces what died under it.
+const REPLACEMENTS: usize = 3;
+/// How long a container that is ready may refuse its first shell: the runtime says ready a moment early.
+const FIRST_SHELL: Duration = Duration::from_secs(10);
+
+impl K8s {
+    /// As [`Provider::provision`](sandbox::Provider::provision).
+    pub(crate) async fn find_or_make(&self, spec: &Spec) -> Result<Arc<Live>, Error> {
+        let place = &self.place;
+        let config = &place.config;
+        let deadline = Instant::now() + config.ready_timeout;
+        let mut making = Making { nonce: nonce()?, recreated: None };
+        // What no Pod can hold is refused before anything is asked.
+        pod::pod(spec, config, &making)?;
+        let _turn = self.turn(&spec.session, deadline).await?;
+        let name = pod_name(&spec.session);
+        let mut replaced = 0;
+        loop {
+            let there = place.pods.get(&name, deadline).await?;
+            let (first, mine) = match there {
+                Some(pod) => {
+                    stamp::check_ours(&pod, config, &spec.session)?;
+                    (pod, false)
+                }
+                None => match self.create(spec, &making, deadline).await? {
+                    Some(pod) => (pod, true),
+                    None => continue,
+                },
+            };
+            let uid = first.metadata.uid.clone().unwrap_or_default();
+            match state(&first) {
+                State::Ending => {
+                    wait::gone(&place.pods, &name, &uid, deadline).await?;
+                    continue;
+                }
+                // What is dead for good is replaced, whatever it was made to.
+                State::Dead(..) => {}
+                _ if !mine => stamp::check_spec(&first, config, spec)?,
+                _ => {}
+            }
+            match wait::ready(&place.pods, config, &name, first, deadline).await {
+                Ok(Waited::Ready(pod)) => return self.enter(spec, &pod, mine, deadline).await,
+                Ok(Waited::Gone) => return Err(went_away()),
+                Ok(Waited::Dead(why, ran)) if mine || replaced == REPLACEMENTS => {
+                    if mine {
+                        self.reclaim(&name, &uid).await;
+                    }
+                    return Err(unborn(&why, ran));
+                }
+                Ok(Waited::Dead(why, ran)) => {
+                    replaced += 1;
+                    tracing::warn!(session = spec.session.as_str(), reason = ?why.reason, "a dead sandbox is replaced");
+                    wait::remove(&place.pods, config, &name, &uid, false, deadline).await?;
+                    making.nonce = nonce()?;
+                    if ran {
+                        making.recreated = Some(why);
+                    }
+                }
+                Err(error) => {
+                    if mine {
+                        self.reclaim(&name, &uid).await;
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Makes the Pod; `None` if another one stands there by now.
+    async fn create(&self, spec: &Spec, making: &Making, deadline: Instant) -> Result<Option<Pod>, Error> {
+        let pod = pod::pod(spec, &self.place.config, making)?;
+        let nonce_key = Keys::of(&self.place.config).name(Key::Nonce);
+        match self.place.pods.create(&pod, &nonce_key, deadline).await? {
+            Created::Mine(made) => Ok(Some(*made)),
+            Created::Taken => {
+                // The other one is looked at next; unless it is gone again, which a deadline bounds.
+                if Instant::now() >= deadline {
+                    return Err(Error::new(ErrorKind::Busy));
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Opens the first shells of a Pod that is ready.
+    async fn enter(&self, spec: &Spec, pod: &Pod, mine: bool, deadline: Instant) -> Result<Arc<Live>, Error> {
+        let live = self.handle(&spec.session, pod)?;
+        let patience = deadline.min(Instant::now() + FIRST_SHELL);
+        loop {
+            let Err(error) = live.guest.warm_up().await else { return Ok(live) };
+            let may_pass = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost);
+            if may_pass && Instant::now() < patience {
+                sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+            if mine {
+                self.reclaim(&pod_name(&spec.session), &live.uid).await;
+            }
+            return Err(error);
+        }
+    }
+
+    /// Removes a Pod that this call has made and nobody can use. Goes on when the call is dropped; what it cannot do, a reap does.
+    async fn reclaim(&self, name: &str, uid: &str) {
+        let (place, name, uid) = (Arc::clone(&self.place), name.to_owned(), uid.to_owned());
+        let removal = tokio::spawn(async move {
+            let deadline = Instant::now() + place.config.stop_timeout;
+            if let Err(error) = wait::remove(&place.pods, &place.config, &name, &uid, true, deadline).await {
+                tracing::warn!(pod = name, kind = ?error.kind(), "a sandbox that never worked could not be removed");
+            }
+        });
+        let _ = removal.await;
+    }
+}
+
+/// A sandbox that died before it could be used.
+fn unborn(why: &Recreated, ran: bool) -> Error {
+    let error = Error::new(ErrorKind::Unavailable).because(why.detail.clone());
+    if ran { error.with_death(why.reason) } else { error }
+}
