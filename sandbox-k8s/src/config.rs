@@ -299,3 +299,7 @@ pub(crate) fn refuse<T>(field: &str, value: &str, rule: impl AsRef<str>) -> Resu
     }
     Err(Error::new(ErrorKind::InvalidRequest).because(format!("{field} {shown:?}: {}", rule.as_ref())))
 }
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;
