@@ -130,6 +130,13 @@ impl Pods {
         }
     }
 
+    /// Sends `pod` without having it made.
+    pub(crate) async fn rehearse(&self, pod: &Pod, deadline: Instant) -> Result<Result<(), KubeError>, Error> {
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let answer = self.ask("create pods (as a dry run)", deadline, || self.api.create(&params, pod)).await?;
+        Ok(answer.map(drop))
+    }
+
     /// Asks for that very Pod to be removed. That it is gone, or another one by now, is success.
     pub(crate) async fn delete(&self, name: &str, uid: &str, grace: u32, deadline: Instant) -> Result<(), Error> {
         let doing = "delete pods";

@@ -105,7 +105,11 @@ impl K8s {
         let live = self.handle(&spec.session, pod)?;
         let patience = deadline.min(Instant::now() + FIRST_SHELL);
         loop {
-            let Err(error) = live.guest.warm_up().await else { return Ok(live) };
+            let entered = match live.guest.warm_up().await {
+                Ok(()) if mine => self.look_at_image(spec, &live).await,
+                other => other,
+            };
+            let Err(error) = entered else { return Ok(live) };
             let may_pass = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost);
             if may_pass && Instant::now() < patience {
                 sleep(Duration::from_millis(50)).await;

@@ -1,6 +1,6 @@
 //! The provider.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
@@ -53,7 +53,14 @@ impl K8sProvider {
         let pods = Pods::new(client, namespace, config.request_timeout);
         let opening = Arc::new(Semaphore::new(config.max_opening));
         let place = Arc::new(Place { pods, config, opening });
-        Ok(Self { checked: Checked::new(K8s { place, live: Mutex::default(), busy: Mutex::default() }) })
+        Ok(Self {
+            checked: Checked::new(K8s {
+                place,
+                live: Mutex::default(),
+                busy: Mutex::default(),
+                images: Mutex::default(),
+            }),
+        })
     }
 
     /// The namespace that its Pods are in.
@@ -110,6 +117,8 @@ pub(crate) struct K8s {
     live: Mutex<HashMap<SessionId, Weak<Live>>>,
     /// Sessions that somebody is changing.
     busy: Mutex<HashMap<SessionId, Weak<tokio::sync::Mutex<()>>>>,
+    /// Images that were looked at.
+    pub(crate) images: Mutex<HashSet<String>>,
 }
 
 impl fmt::Debug for K8s {

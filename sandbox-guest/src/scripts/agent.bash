@@ -188,7 +188,8 @@ __sbx_child() {
     [[ $__sbx_heard ]] && exec {__sbx_heard}>&-
     cd -- "$workdir" || exit 126
     unset OLDPWD SHLVL LC_ALL
-    ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"
+    # A locale that the image does not have is the command's to complain about.
+    { ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"; } 2>/dev/null
     export __sbx_exec="$marker"
     ((envs)) && export "${@:1:envs}"
     local slow=("${__sbx_slow[@]}" "${@:envs+1:slows}")
