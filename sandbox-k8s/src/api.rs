@@ -7,8 +7,8 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
-    Api, DeleteParams, ListParams, ObjectList, PartialObjectMeta, PostParams, Preconditions, VersionMatch, WatchEvent,
-    WatchParams,
+    Api, DeleteParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+    VersionMatch, WatchEvent, WatchParams,
 };
 use kube::{Client, Error as KubeError};
 use sandbox::{Error, ErrorKind};
@@ -128,6 +128,22 @@ impl Pods {
                 .caused_by(error)),
             Err(error) => Err(api_error(doing, error)),
         }
+    }
+
+    /// Adds an annotation to that very Pod.
+    pub(crate) async fn annotate(
+        &self,
+        name: &str,
+        uid: &str,
+        key: &str,
+        value: &str,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let doing = "patch pods";
+        let patch = Patch::Merge(serde_json::json!({"metadata": {"uid": uid, "annotations": {key: value}}}));
+        let params = PatchParams::default();
+        let answer = self.ask(doing, deadline, || self.api.patch_metadata(name, &params, &patch)).await?;
+        answer.map(drop).map_err(|e| api_error(doing, e))
     }
 
     /// Sends `pod` without having it made.

@@ -25,6 +25,8 @@ const SHELL: [&str; 4] = ["/bin/bash", "--norc", "--noprofile", "-p"];
 /// How often somebody looks whether the Pod of open streams is still there: a connection into a Pod that was removed can stay
 /// open in silence.
 const LOOK: Duration = Duration::from_secs(5);
+/// How long a Pod may take to say why its container has ended.
+const SETTLE: Duration = Duration::from_secs(5);
 /// How long a Pod whose shells do not start may still look alive.
 const VERDICT: Duration = Duration::from_secs(8);
 
@@ -86,18 +88,28 @@ impl Shared {
         *self.cause.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why the Pod is no more, as far as the API server knows.
+    /// Why the Pod is no more, as far as the API server knows. A Pod whose container has ended says only some moments later why:
+    /// that is waited for.
     async fn ask(&self) -> Result<Option<Death>, Error> {
+        let until = Instant::now() + SETTLE;
+        loop {
+            match self.ask_once().await? {
+                Some((_, false)) if Instant::now() < until => sleep(Duration::from_millis(100)).await,
+                answer => return Ok(answer.map(|(death, _)| self.died(death))),
+            }
+        }
+    }
+
+    async fn ask_once(&self) -> Result<Option<(Death, bool)>, Error> {
         if let Some(death) = self.known() {
-            return Ok(Some(death));
+            return Ok(Some((death, true)));
         }
         let pod = self.pods.get_soon(&self.name).await?;
-        let death = match &pod {
-            None => Some(Death::Deleted),
-            Some(pod) if pod.metadata.uid.as_deref() != Some(&self.uid) => Some(Death::Replaced),
+        Ok(match &pod {
+            None => Some((Death::Deleted, true)),
+            Some(pod) if pod.metadata.uid.as_deref() != Some(&self.uid) => Some((Death::Replaced, true)),
             Some(pod) => death(pod),
-        };
-        Ok(death.map(|death| self.died(death)))
+        })
     }
 
     /// Starts a shell in the Pod of this name, whichever that is.

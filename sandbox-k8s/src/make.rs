@@ -38,6 +38,9 @@ impl K8s {
             let (first, mine) = match there {
                 Some(pod) => {
                     stamp::check_ours(&pod, config, &spec.session)?;
+                    if let Some(why) = &making.recreated {
+                        self.pass_on(&name, &pod, why, deadline).await;
+                    }
                     (pod, false)
                 }
                 None => match self.create(spec, &making, deadline).await? {
@@ -97,6 +100,21 @@ impl K8s {
                 }
                 Ok(None)
             }
+        }
+    }
+
+    /// This call has removed a dead sandbox, and somebody who did not see it has made the next one first: that one must say why as
+    /// well, to everybody who gets a handle of it. It takes time to start, so that its maker reads this too.
+    async fn pass_on(&self, name: &str, pod: &Pod, why: &Recreated, deadline: Instant) {
+        let config = &self.place.config;
+        let known = stamp::read(pod, config).map_or(true, |stamp| stamp.recreated.is_some());
+        let (Some(uid), false) = (&pod.metadata.uid, known || !matches!(state(pod), State::Starting(_))) else {
+            return;
+        };
+        let key = Keys::of(config).name(Key::Recreated);
+        let Ok(value) = pod::recreated(why) else { return };
+        if let Err(error) = self.place.pods.annotate(name, uid, &key, &value, deadline).await {
+            tracing::warn!(pod = name, kind = ?error.kind(), "that an earlier sandbox died could not be noted");
         }
     }
 

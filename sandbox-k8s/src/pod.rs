@@ -101,8 +101,7 @@ fn metadata(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<ObjectMe
         (keys.name(Key::Schema), SCHEMA.to_owned()),
     ]);
     if let Some(recreated) = &making.recreated {
-        let detail: String = recreated.detail.chars().take(MAX_DETAIL).collect();
-        annotations.insert(keys.name(Key::Recreated), json(&Recreated::new(recreated.reason, detail))?);
+        annotations.insert(keys.name(Key::Recreated), self::recreated(recreated)?);
     }
     if let Some(binary) = binary_env(&spec.env)? {
         annotations.insert(keys.name(Key::Env), binary);
@@ -113,6 +112,12 @@ fn metadata(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<ObjectMe
         annotations: Some(annotations),
         ..ObjectMeta::default()
     })
+}
+
+/// Why an earlier sandbox is no more, as an annotation.
+pub(crate) fn recreated(why: &Recreated) -> Result<String, Error> {
+    let detail: String = why.detail.chars().take(MAX_DETAIL).collect();
+    json(&Recreated::new(why.reason, detail))
 }
 
 fn netsetup(config: &K8sConfig) -> Container {

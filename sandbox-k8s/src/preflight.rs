@@ -14,12 +14,13 @@ use crate::provider::K8sProvider;
 const OLDEST: (u32, u32) = (1, 29);
 
 /// What a provider may do in its namespace. The flag: whether it can do without.
-const VERBS: [(&str, Option<&str>, &str, bool); 7] = [
+const VERBS: [(&str, Option<&str>, &str, bool); 8] = [
     ("get", None, "finds and enters sandboxes", false),
     ("list", None, "lists and reaps sandboxes", false),
     ("create", None, "makes sandboxes", false),
     ("delete", None, "removes sandboxes", false),
     ("watch", None, "notices changes at once; without it the provider asks again and again", true),
+    ("patch", None, "notes on a sandbox why an earlier one died, where two processes replace that one at once", true),
     // Opening a WebSocket is a GET; newer servers check for create as well.
     ("get", Some("exec"), "runs commands", false),
     ("create", Some("exec"), "runs commands", false),

@@ -175,6 +175,7 @@ impl K8s {
         match state(&pod) {
             State::Ready => self.handle(session, &pod),
             State::Starting(text) | State::Stuck(_, text) => Err(absent().because(format!("it is not ready: {text}"))),
+            State::Dying => Err(absent().with_death(Death::Ended)),
             State::Dead(why, _) => Err(absent().with_death(why.reason).because(why.detail)),
             State::Ending => Err(absent().with_death(Death::Deleted).because("it is being removed")),
         }

@@ -14,6 +14,8 @@ pub(crate) enum State {
     Starting(String),
     /// It is not on its way, for a reason that can still pass.
     Stuck(Stuck, String),
+    /// Its first process has ended, and the Pod has not yet said why.
+    Dying,
     /// It is dead for good. The flag says whether it ever ran, so that files are lost with it.
     Dead(Recreated, bool),
     /// Somebody is removing it.
@@ -63,9 +65,8 @@ pub(crate) fn state(pod: &Pod) -> State {
         Some("Running") if sandbox.is_some_and(|c| c.ready) => return State::Ready,
         _ => {}
     }
-    // The container can have ended before the phase says so.
     if sandbox.and_then(terminated).is_some() {
-        return dead(status);
+        return State::Dying;
     }
     let inits = status.init_container_statuses.iter().flatten();
     let waiting = inits.chain(sandbox).find_map(|c| c.state.as_ref()?.waiting.as_ref());
@@ -160,16 +161,17 @@ fn cause(status: &PodStatus) -> Death {
     }
 }
 
-/// Why the sandbox of a Pod is no more; `None` while it lives, as far as one can see.
-pub(crate) fn death(pod: &Pod) -> Option<Death> {
+/// Why the sandbox of a Pod is no more; `None` while it lives, as far as one can see. The flag: whether that is the last word.
+pub(crate) fn death(pod: &Pod) -> Option<(Death, bool)> {
     match state(pod) {
-        State::Dead(why, _) => Some(why.reason),
+        State::Dead(why, _) => Some((why.reason, true)),
+        State::Dying => Some((Death::Ended, false)),
         State::Ending => {
             let nothing = PodStatus::default();
             match cause(pod.status.as_ref().unwrap_or(&nothing)) {
                 // That its first process ended is the effect of the removal.
-                Death::Ended => Some(Death::Deleted),
-                cause => Some(cause),
+                Death::Ended => Some((Death::Deleted, true)),
+                cause => Some((cause, true)),
             }
         }
         State::Ready | State::Starting(_) | State::Stuck(..) => None,

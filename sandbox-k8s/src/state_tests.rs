@@ -81,8 +81,6 @@ fn dead_for_good() {
         (ended("Failed", end("OOMKilled")), Death::OomKilled, true),
         (ended("Failed", end("Error")), Death::Ended, true),
         (ended("Succeeded", json!({"exitCode": 0, "reason": "Completed"})), Death::Ended, true),
-        // The container's end can be seen before the phase follows.
-        (ended("Running", end("Error")), Death::Ended, true),
         (ended("Failed", end("ContainerStatusUnknown")), Death::NodeLost, true),
         (ended("Failed", end("StartError")), Death::Ended, false),
         (json!({"phase": "Failed", "reason": "Evicted", "message": "no room"}), Death::Evicted, true),
@@ -112,8 +110,11 @@ fn dead_for_good() {
             State::Dead(why, lost) => assert_eq!((why.reason, lost), (reason, ran), "{status}"),
             other => panic!("{status}: {other:?}"),
         }
-        assert_eq!(death(&pod), Some(reason), "{status}");
+        assert_eq!(death(&pod), Some((reason, true)), "{status}");
     }
+    // The container's end can be seen before the phase, and the reason, follow.
+    let dying = pod(ended("Running", end("Error")));
+    assert_eq!((state(&dying), death(&dying)), (State::Dying, Some((Death::Ended, false))));
 }
 
 #[test]
@@ -137,7 +138,7 @@ fn a_pod_that_is_being_removed_is_ending_whatever_else_it_says() {
         let mut pod = pod(status.clone());
         pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         assert_eq!(state(&pod), State::Ending, "{status}");
-        assert_eq!(death(&pod), Some(wanted), "{status}");
+        assert_eq!(death(&pod), Some((wanted, true)), "{status}");
     }
 }
 

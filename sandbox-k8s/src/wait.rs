@@ -116,6 +116,8 @@ pub(crate) async fn ready(
             State::Dead(why, ran) => return Ok(Waited::Dead(why, ran)),
             State::Ending => return Ok(Waited::Gone),
             State::Starting(text) => (None, text),
+            // Why, it says in a moment.
+            State::Dying => (None, "its first process ended".to_owned()),
             State::Stuck(stuck, text) => {
                 let grace = match stuck {
                     Stuck::Image => Duration::ZERO,

@@ -56,7 +56,7 @@ async fn foreign_pod(bed: Bed) -> Outcome {
 
 async fn other_deployment(bed: Bed) -> Outcome {
     let mine = bed.provider()?;
-    let other = bed.provider_with(|config| config.deployment = format!("{}x", &config.deployment[..40]))?;
+    let other = bed.provider_with(|config| config.deployment = format!("{}x", config.deployment))?;
     let spec = bed.spec();
     let sandbox = mine.provision(&spec).await?;
     equal("the other's provision", fails("it", other.provision(&spec).await)?.kind(), ErrorKind::NotOurs)?;
