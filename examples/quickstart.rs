@@ -1,10 +1,14 @@
 //! Shows an untrusted job run in a sandbox on this machine: files in, a result out, a deadline that fires, an escape that fails.
+//!
+//! `cargo run --example quickstart --features k8s -- --k8s` does the same on the cluster of your kubeconfig's current context, in its
+//! namespace: it makes one Pod there and removes it.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example talks")]
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandbox::{ExecRequest, Networking, Provider, Sandbox, SandboxExt, SandboxPath, SessionId, Spec};
+use sandbox::{Error, ErrorKind, ExecRequest, Networking, Provider, Sandbox, SandboxExt, SandboxPath, SessionId, Spec};
 use sandbox_local::{LocalConfig, LocalProvider};
 
 /// What somebody sent us to run. It draws a picture from the numbers in `input.txt`; it could be anything.
@@ -51,10 +55,39 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run() -> Result<(), sandbox::Error> {
+/// Where the sandbox is made, and how.
+async fn place() -> Result<(Arc<dyn Provider>, Spec), Error> {
+    let wrong = |what: String| Error::new(ErrorKind::InvalidRequest).because(what);
+    match std::env::args().nth(1).as_deref() {
+        None => {
+            let provider = LocalProvider::new(LocalConfig::default())?;
+            Ok((Arc::new(provider), Spec::new(SessionId::generate(), "host")))
+        }
+        #[cfg(feature = "k8s")]
+        Some("--k8s") => on_a_cluster().await,
+        #[cfg(not(feature = "k8s"))]
+        Some("--k8s") => Err(wrong("--k8s: build with --features k8s".to_owned())),
+        Some(other) => Err(wrong(format!("{other:?}: the only argument is --k8s"))),
+    }
+}
+
+/// As an ordinary user on a root that cannot be written. `NET_SETUP_IMAGE` names another image to cut the network off with.
+#[cfg(feature = "k8s")]
+async fn on_a_cluster() -> Result<(Arc<dyn Provider>, Spec), Error> {
+    let mut config = sandbox_k8s::K8sConfig::default();
+    if let Ok(image) = std::env::var("NET_SETUP_IMAGE") {
+        config = config.with_net_setup_image(image);
+    }
+    let mut hardening = sandbox::Hardening::restricted();
+    hardening.read_only_root = true;
+    let spec = Spec::new(SessionId::generate(), "debian:stable-slim").with_hardening(hardening);
+    Ok((Arc::new(config.connect().await?), spec))
+}
+
+async fn run() -> Result<(), Error> {
     let begun = Instant::now();
-    let provider = LocalProvider::new(LocalConfig::default())?;
-    let spec = Spec::new(SessionId::generate(), "host").with_networking(Networking::None);
+    let (provider, spec) = place().await?;
+    let spec = spec.with_networking(Networking::None);
     let sandbox = provider.provision(&spec).await?;
     println!("A sandbox for {} after {:.0?}.\n", spec.session, begun.elapsed());
 
@@ -63,11 +96,11 @@ async fn run() -> Result<(), sandbox::Error> {
     let begun = Instant::now();
     provider.reap(&spec.session).await?;
     result?;
-    println!("Reaped in {:.0?}: no process, no mount and no file is left.", begun.elapsed());
+    println!("Reaped in {:.0?}: nothing of it is left.", begun.elapsed());
     Ok(())
 }
 
-async fn try_it(sandbox: &dyn Sandbox) -> Result<(), sandbox::Error> {
+async fn try_it(sandbox: &dyn Sandbox) -> Result<(), Error> {
     let at = |name: &str| SandboxPath::new(format!("/workspace/{name}"));
     sandbox.write_bytes(&at("input.txt")?, "76 24 90\n").await?;
     let job = sandbox.exec(ExecRequest::shell(JOB).with_limit(Duration::from_secs(20))).await?;

@@ -26,7 +26,7 @@ const SHELL: [&str; 4] = ["/bin/bash", "--norc", "--noprofile", "-p"];
 /// open in silence.
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a Pod may take to say why its container has ended.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(10);
 /// How long a Pod whose shells do not start may still look alive.
 const VERDICT: Duration = Duration::from_secs(8);
 
@@ -95,7 +95,8 @@ impl Shared {
         loop {
             match self.ask_once().await? {
                 Some((_, false)) if Instant::now() < until => sleep(Duration::from_millis(100)).await,
-                answer => return Ok(answer.map(|(death, _)| self.died(death))),
+                Some((death, true)) => return Ok(Some(self.died(death))),
+                answer => return Ok(answer.map(|(death, _)| death)),
             }
         }
     }

@@ -104,7 +104,7 @@ async fn over_its_disk(bed: Bed) -> Outcome {
     spec.hardening.read_only_root = true;
     let sandbox = provider.provision(&spec).await?;
     let _ = says(&sandbox, "head -c 256M /dev/zero > /workspace/fill").await;
-    let error = told(&sandbox, Duration::from_secs(80)).await?;
+    let error = told(&sandbox, Duration::from_secs(120)).await?;
     equal(&format!("{error:?}"), error.death(), Some(Death::Evicted))?;
     let again = provider.provision(&spec).await?;
     equal("its successor says", again.recreated().map(|r| r.reason), Some(Death::Evicted))?;

@@ -20,7 +20,7 @@ type Any = Box<dyn std::error::Error + Send + Sync>;
 type Outcome = Result<(), Any>;
 
 /// How long one test may take.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(180);
 
 fn trial<F, Fut>(name: &'static str, body: F) -> Trial
 where
