@@ -115,10 +115,7 @@ impl Shared {
 
     /// Starts a shell in the Pod of this name, whichever that is.
     async fn connect(&self) -> Result<kube::client::Connection, kube::Error> {
-        let params = AttachParams::default().container(SANDBOX).stdin(true).stdout(true).stderr(true);
-        let path = Pod::url_path(&(), Some(&self.pods.namespace));
-        let request = Request::new(path).exec(&self.name, SHELL, &params).map_err(kube::Error::BuildRequest)?;
-        self.pods.client.connect(request).await
+        self.pods.client.connect(request(&self.pods.namespace, &self.name)?).await
     }
 
     async fn open(self: &Arc<Self>) -> Result<CarrierStream, Error> {
@@ -166,6 +163,12 @@ impl Shared {
         // Ends once no stream is open, or with the Pod.
         tokio::spawn(look_after(Arc::downgrade(self)));
     }
+}
+
+/// The request for a shell. Nothing but the names of the Pod and its namespace differs from one to another.
+fn request(namespace: &str, pod: &str) -> Result<http::Request<Vec<u8>>, kube::Error> {
+    let params = AttachParams::default().container(SANDBOX).stdin(true).stdout(true).stderr(true);
+    Request::new(Pod::url_path(&(), Some(namespace))).exec(pod, SHELL, &params).map_err(kube::Error::BuildRequest)
 }
 
 async fn look_after(shared: Weak<Shared>) {
@@ -221,5 +224,25 @@ impl fmt::Debug for K8sCarrier {
             .field("pod", &self.shared.name)
             .field("uid", &self.shared.uid)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_is_short_and_constant() {
+        let request = request(&"n".repeat(63), &"p".repeat(63)).unwrap();
+        let uri = request.uri().to_string();
+        assert!(uri.len() < 512, "{uri}");
+        let wanted = format!(
+            "/api/v1/namespaces/{}/pods/{}/exec?&stdin=true&stdout=true&stderr=true&container=sandbox\
+             &command=%2Fbin%2Fbash&command=--norc&command=--noprofile&command=-p",
+            "n".repeat(63),
+            "p".repeat(63)
+        );
+        assert_eq!(uri, wanted);
+        assert!(request.body().is_empty());
     }
 }
