@@ -82,6 +82,7 @@ mod carrier;
 mod config;
 mod connect;
 mod error;
+mod gate;
 mod grammar;
 mod handle;
 mod image;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use sandbox::{Error, ErrorKind, Recreated, Spec};
-use tokio::time::{Instant, sleep};
+use sandbox::{Death, Error, ErrorKind, Recreated, Spec};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::api::Created;
+use crate::gate::is_gated;
 use crate::handle::Live;
 use crate::names::{Key, Keys, nonce, pod_name};
 use crate::pod::{self, Making};
@@ -27,12 +28,12 @@ impl K8s {
         let place = &self.place;
         let config = &place.config;
         let deadline = Instant::now() + config.ready_timeout;
-        let mut making = Making { nonce: nonce()?, recreated: None };
+        let mut making = Making::new()?;
         // What no Pod can hold is refused before anything is asked.
         pod::pod(spec, config, &making)?;
         let _turn = self.turn(&spec.session, deadline).await?;
         let name = pod_name(&spec.session);
-        let mut replaced = 0;
+        let (mut replaced, mut raced) = (0, false);
         loop {
             let there = place.pods.get(&name, deadline).await?;
             let (first, mine) = match there {
@@ -43,9 +44,12 @@ impl K8s {
                     }
                     (pod, false)
                 }
-                None => match self.create(spec, &making, deadline).await? {
+                None => match self.create(spec, &mut making, deadline).await? {
                     Some(pod) => (pod, true),
-                    None => continue,
+                    None => {
+                        raced = true;
+                        continue;
+                    }
                 },
             };
             let uid = first.metadata.uid.clone().unwrap_or_default();
@@ -55,20 +59,24 @@ impl K8s {
                     continue;
                 }
                 // What is dead for good is replaced, whatever it was made to.
-                State::Dead(..) => {}
-                _ if !mine => stamp::check_spec(&first, config, spec)?,
-                _ => {}
+                State::Dead(..) | State::Dying => {}
+                _ if mine => {}
+                _ if is_gated(&first) != spec.gate.is_some() => {
+                    if raced || replaced == REPLACEMENTS {
+                        return Err(Error::new(ErrorKind::Busy)
+                            .because("another call has just made this session's sandbox with a gate, or without"));
+                    }
+                    replaced += 1;
+                    making.recreated = Some(self.change_gate(spec, &first, &uid, deadline).await?);
+                    making.nonce = nonce()?;
+                    continue;
+                }
+                _ => stamp::check_spec(&first, config, spec)?,
             }
             match wait::ready(&place.pods, config, &name, first, deadline).await {
                 Ok(Waited::Ready(pod)) => return self.enter(spec, &pod, mine, deadline).await,
                 Ok(Waited::Gone) => return Err(went_away()),
-                Ok(Waited::Dead(why, ran)) if mine || replaced == REPLACEMENTS => {
-                    if mine {
-                        self.reclaim(&name, &uid).await;
-                    }
-                    return Err(unborn(&why, ran));
-                }
-                Ok(Waited::Dead(why, ran)) => {
+                Ok(Waited::Dead(why, ran)) if !mine && replaced < REPLACEMENTS => {
                     replaced += 1;
                     tracing::warn!(session = spec.session.as_str(), reason = ?why.reason, "a dead sandbox is replaced");
                     wait::remove(&place.pods, config, &name, &uid, false, deadline).await?;
@@ -77,8 +85,14 @@ impl K8s {
                         making.recreated = Some(why);
                     }
                 }
-                Err(error) => {
-                    if mine {
+                failed => {
+                    let (error, wedged) = match failed {
+                        Ok(Waited::Refused(error, wedged)) => (error, wedged),
+                        Ok(Waited::Dead(why, ran)) => (unborn(&why, ran), false),
+                        Ok(Waited::Ready(_) | Waited::Gone) => (went_away(), false),
+                        Err(error) => (error, false),
+                    };
+                    if mine || wedged {
                         self.reclaim(&name, &uid).await;
                     }
                     return Err(error);
@@ -87,12 +101,39 @@ impl K8s {
         }
     }
 
+    /// Removes a sandbox that has a gate and is to have none, or the other way round.
+    async fn change_gate(&self, spec: &Spec, pod: &Pod, uid: &str, deadline: Instant) -> Result<Recreated, Error> {
+        let gated = is_gated(pod);
+        if gated {
+            // First: a failed removal is repeated, and this with it; the other way round nobody would know.
+            self.revoke(&spec.session, deadline).await?;
+        }
+        let (pods, config) = (&self.place.pods, &self.place.config);
+        wait::remove(pods, config, &pod_name(&spec.session), uid, true, deadline).await?;
+        Ok(Recreated::new(Death::Replaced, if gated { "it had a gate" } else { "it had no gate" }))
+    }
+
     /// Makes the Pod; `None` if another one stands there by now.
-    async fn create(&self, spec: &Spec, making: &Making, deadline: Instant) -> Result<Option<Pod>, Error> {
+    async fn create(&self, spec: &Spec, making: &mut Making, deadline: Instant) -> Result<Option<Pod>, Error> {
+        let gates = self.place.gates.as_ref().filter(|_| spec.gate.is_some());
+        making.token = gates.map(|gates| gates.minter.generate()).transpose()?;
         let pod = pod::pod(spec, &self.place.config, making)?;
         let nonce_key = Keys::of(&self.place.config).name(Key::Nonce);
         match self.place.pods.create(&pod, &nonce_key, deadline).await? {
-            Created::Mine(made) => Ok(Some(*made)),
+            Created::Mine(made) => {
+                if let (Some(gates), Some(token)) = (gates, &making.token) {
+                    // Only now: before, the token of somebody else's gate would be valid no longer.
+                    let persisted = timeout_at(deadline, gates.minter.persist(&spec.session, token)).await;
+                    let late =
+                        Error::new(ErrorKind::DeadlineExceeded).because("the gate's token was not recorded in time");
+                    if let Err(error) = persisted.unwrap_or(Err(late)) {
+                        let uid = made.metadata.uid.clone().unwrap_or_default();
+                        self.reclaim(&pod_name(&spec.session), &uid).await;
+                        return Err(error);
+                    }
+                }
+                Ok(Some(*made))
+            }
             Created::Taken => {
                 // The other one is looked at next; unless it is gone again, which a deadline bounds.
                 if Instant::now() >= deadline {

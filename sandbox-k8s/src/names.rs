@@ -10,6 +10,10 @@ const PREFIX: &str = "sbx";
 pub(crate) const SANDBOX: &str = "sandbox";
 /// The init container that cuts the network off.
 pub(crate) const NETSETUP: &str = "netsetup";
+/// The native sidecar that is the gate.
+pub(crate) const GATE: &str = "gate";
+/// The user that a gate becomes once its firewall stands: it alone may send past that.
+pub(crate) const GATE_UID: u32 = 65532;
 /// The version of what the labels and annotations mean.
 pub(crate) const SCHEMA: &str = "1";
 

@@ -9,10 +9,11 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use sandbox::{Capability, Env, Error, ErrorKind, Hardening, Networking, Recreated, Spec};
+use sandbox::{Capability, Env, Error, ErrorKind, GateToken, Hardening, Networking, Recreated, Spec};
 use sha2::{Digest, Sha256};
 
 use crate::config::K8sConfig;
+use crate::gate;
 use crate::names::{Key, Keys, NETSETUP, SANDBOX, SCHEMA, hex, pod_name};
 
 const INIT: &str = include_str!("scripts/init.bash");
@@ -27,6 +28,14 @@ const MAX_DETAIL: usize = 1024;
 pub(crate) struct Making {
     pub(crate) nonce: String,
     pub(crate) recreated: Option<Recreated>,
+    /// The token of its gate, where there is one.
+    pub(crate) token: Option<GateToken>,
+}
+
+impl Making {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Self { nonce: crate::names::nonce()?, recreated: None, token: None })
+    }
 }
 
 /// The Pod of a session.
@@ -36,8 +45,15 @@ pub(crate) struct Making {
 /// `InvalidSpec` for what no Pod can hold: a working directory or an amount of variables.
 pub(crate) fn pod(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<Pod, Error> {
     let workdir = workdir(spec)?;
-    let cut_off = !matches!(spec.networking, Networking::Unrestricted);
+    let cut_off = is_cut_off(spec);
     let hardening = &spec.hardening;
+    if spec.gate.is_some() {
+        gate::check(hardening)?;
+    }
+    let init = match &spec.gate {
+        Some(gate) => Some(gate::container(gate, making.token.as_ref(), config)),
+        None => cut_off.then(|| netsetup(config)),
+    };
     let (volumes, mounts) = volumes(&workdir, hardening, config);
     let sandbox = Container {
         name: SANDBOX.to_owned(),
@@ -45,16 +61,16 @@ pub(crate) fn pod(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<Po
         image_pull_policy: Some(config.image_pull_policy.name().to_owned()),
         command: Some(command("/bin/bash", &["--norc", "--noprofile", "-p", "-c", INIT, SANDBOX, &workdir])),
         working_dir: Some(workdir),
-        env: some(env_vars(&spec.env)),
+        env: some(env_vars(&gate::env(spec)?)),
         resources: resources(hardening),
-        security_context: security(hardening, cut_off),
+        security_context: security(hardening, if spec.gate.is_some() { gate::DROPS } else { cut_off_drops(cut_off) }),
         volume_mounts: some(mounts),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         ..Container::default()
     };
     let pod = PodSpec {
         containers: vec![sandbox],
-        init_containers: cut_off.then(|| vec![netsetup(config)]),
+        init_containers: init.map(|container| vec![container]),
         restart_policy: Some("Never".to_owned()),
         automount_service_account_token: Some(false),
         service_account_name: config.service_account.clone(),
@@ -89,13 +105,13 @@ fn metadata(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<ObjectMe
     let labels = [
         (keys.name(Key::Session), spec.session.as_str()),
         (keys.name(Key::Deployment), &config.deployment),
-        (keys.name(Key::Networking), spec.networking.name()),
+        (keys.name(Key::Networking), if spec.gate.is_some() { "gated" } else { spec.networking.name() }),
         ("app.kubernetes.io/name".to_owned(), "sandbox"),
         ("app.kubernetes.io/component".to_owned(), "session"),
         ("app.kubernetes.io/managed-by".to_owned(), "sandbox-k8s"),
     ];
     let mut annotations = BTreeMap::from([
-        (keys.name(Key::Fingerprint), spec.fingerprint()),
+        (keys.name(Key::Fingerprint), fingerprint(spec)),
         (keys.name(Key::Bound), bound(spec)),
         (keys.name(Key::Nonce), making.nonce.clone()),
         (keys.name(Key::Schema), SCHEMA.to_owned()),
@@ -103,7 +119,7 @@ fn metadata(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<ObjectMe
     if let Some(recreated) = &making.recreated {
         annotations.insert(keys.name(Key::Recreated), self::recreated(recreated)?);
     }
-    if let Some(binary) = binary_env(&spec.env)? {
+    if let Some(binary) = binary_env(&gate::env(spec)?)? {
         annotations.insert(keys.name(Key::Env), binary);
     }
     Ok(ObjectMeta {
@@ -121,12 +137,6 @@ pub(crate) fn recreated(why: &Recreated) -> Result<String, Error> {
 }
 
 fn netsetup(config: &K8sConfig) -> Container {
-    let amount = |cpu: &str, memory: &str| {
-        BTreeMap::from([
-            ("cpu".to_owned(), Quantity(cpu.to_owned())),
-            ("memory".to_owned(), Quantity(memory.to_owned())),
-        ])
-    };
     Container {
         name: NETSETUP.to_owned(),
         image: Some(config.net_setup_image.clone()),
@@ -142,14 +152,21 @@ fn netsetup(config: &K8sConfig) -> Container {
             run_as_user: Some(0),
             ..SecurityContext::default()
         }),
-        resources: Some(ResourceRequirements {
-            limits: Some(amount("500m", "64Mi")),
-            requests: Some(amount("10m", "16Mi")),
-            ..ResourceRequirements::default()
-        }),
+        resources: Some(amounts(("10m", "16Mi"), ("500m", "64Mi"))),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         ..Container::default()
     }
+}
+
+/// Processor time and memory: what is reserved, and what is the most. A namespace with a quota wants both of every container.
+pub(crate) fn amounts(requests: (&str, &str), limits: (&str, &str)) -> ResourceRequirements {
+    let amount = |(cpu, memory): (&str, &str)| {
+        Some(BTreeMap::from([
+            ("cpu".to_owned(), Quantity(cpu.to_owned())),
+            ("memory".to_owned(), Quantity(memory.to_owned())),
+        ]))
+    };
+    ResourceRequirements { limits: amount(limits), requests: amount(requests), ..ResourceRequirements::default() }
 }
 
 /// The working directory as text, which a Pod needs.
@@ -193,6 +210,15 @@ fn binary_env(env: &Env) -> Result<Option<String>, Error> {
         )));
     }
     Ok(Some(text))
+}
+
+/// A digest of what is compared when the session is provisioned again. With a gate the networking is the gate's, which fetches it
+/// anew.
+pub(crate) fn fingerprint(spec: &Spec) -> String {
+    match spec.gate {
+        Some(_) => spec.clone().with_networking(Networking::Unrestricted).fingerprint(),
+        None => spec.fingerprint(),
+    }
 }
 
 /// A digest of what is kept as it was at the creation.
@@ -243,12 +269,23 @@ fn resources(hardening: &Hardening) -> Option<ResourceRequirements> {
     })
 }
 
-fn security(hardening: &Hardening, cut_off: bool) -> Option<SecurityContext> {
-    let mut drop: Vec<String> = hardening.cap_drop.names().into_iter().map(String::from).collect();
-    // A raw socket reaches the segment without a route.
-    let raw = Capability::NET_RAW.name();
-    if cut_off && !hardening.cap_drop.is_all() && !drop.iter().any(|name| name == raw) {
-        drop.push(raw.to_owned());
+/// Whether the network is cut off, and not a gate's to guard.
+pub(crate) fn is_cut_off(spec: &Spec) -> bool {
+    spec.gate.is_none() && !matches!(spec.networking, Networking::Unrestricted)
+}
+
+/// A raw socket reaches the segment without a route.
+fn cut_off_drops(cut_off: bool) -> &'static [Capability] {
+    if cut_off { &[Capability::NET_RAW] } else { &[] }
+}
+
+/// The security of the sandbox's container; `always` is dropped whatever is asked for.
+fn security(hardening: &Hardening, always: &[Capability]) -> Option<SecurityContext> {
+    let mut drop: Vec<String> = hardening.cap_drop.names();
+    for name in always.iter().map(|capability| capability.name()) {
+        if !hardening.cap_drop.is_all() && !drop.iter().any(|known| known == name) {
+            drop.push(name.to_owned());
+        }
     }
     let context = SecurityContext {
         // Otherwise a program with the set-user-id bit wins back what was dropped.

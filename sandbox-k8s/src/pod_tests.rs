@@ -11,7 +11,7 @@ fn spec() -> Spec {
 }
 
 fn making() -> Making {
-    Making { nonce: "0123456789abcdef0123456789abcdef".to_owned(), recreated: None }
+    Making { nonce: "0123456789abcdef0123456789abcdef".to_owned(), recreated: None, token: None }
 }
 
 fn config() -> K8sConfig {
@@ -51,6 +51,20 @@ fn golden_files() {
     let cut_off = spec().with_networking(Networking::None).with_hardening(Hardening::none());
     golden("none_unhardened", &cut_off, &config(), &making());
     golden("placed", &spec(), &placed(), &making());
+
+    let mut gate = sandbox::GateSpec::new("gate:1", "https://plane.example/$x");
+    gate.telemetry = Some(sandbox::GateTelemetry::new("http://otel:4317"));
+    let mut hardening = Hardening::none();
+    hardening.run_as_user = Some(1000);
+    hardening.cap_drop = CapDrop::only([Capability::SETUID, Capability::CHOWN]);
+    let proxied = Env::new().with("NO_PROXY", "*").and_then(|env| env.with("A", "1")).unwrap();
+    let gated = spec()
+        .with_gate(gate)
+        .with_hardening(hardening)
+        .with_env(proxied)
+        .with_networking(Networking::limited([sandbox::AllowedHost::new("example.org").unwrap()]));
+    let token = Some(GateToken::new("gtk_0123456789abcdef").unwrap());
+    golden("gated", &gated, &config(), &Making { token, ..making() });
 
     let env = Env::new()
         .with("Z", "last")
@@ -119,6 +133,41 @@ fn what_no_pod_can_hold_is_refused() {
         env.set(format!("V{at}"), vec![0xff; 100_000]).unwrap();
     }
     assert_eq!(pod(&spec().with_env(env), &config(), &making()).unwrap_err().kind(), ErrorKind::InvalidSpec);
+}
+
+#[test]
+fn a_gated_sandbox_never_has_the_gates_user_and_its_proxies_win() {
+    let with = |user: Option<u32>| {
+        let mut hardening = Hardening::default();
+        hardening.run_as_user = user;
+        spec().with_gate(sandbox::GateSpec::new("gate:1", "https://plane")).with_hardening(hardening)
+    };
+    for user in [None, Some(65532)] {
+        let error = pod(&with(user), &config(), &making()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidSpec);
+        assert!(error.to_string().contains("gate"), "{error}");
+    }
+    // The same user without a gate is fine.
+    let mut plain = with(Some(65532));
+    plain.gate = None;
+    pod(&plain, &config(), &making()).unwrap();
+    // Not even a value that is no text gets past.
+    let env = Env::new().with("HTTP_PROXY", vec![0xff]).and_then(|env| env.with("no_proxy", vec![0xfe])).unwrap();
+    let made = pod(&with(Some(0)).with_env(env), &config(), &making()).unwrap();
+    assert!(!made.metadata.annotations.as_ref().unwrap().contains_key("sandbox-k8s/env"));
+    let vars = made.spec.unwrap().containers.remove(0).env.unwrap();
+    let value = |name: &str| vars.iter().find(|v| v.name == name).and_then(|v| v.value.clone());
+    for name in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"] {
+        assert_eq!(value(name).as_deref(), Some("http://127.0.0.1:15080"), "{name}");
+    }
+    assert_eq!((value("NO_PROXY").as_deref(), value("no_proxy").as_deref()), (Some(""), Some("")));
+}
+
+#[test]
+fn with_a_gate_the_networking_is_not_compared() {
+    let gated = |networking| spec().with_networking(networking).with_gate(sandbox::GateSpec::new("g", "https://p"));
+    assert_eq!(fingerprint(&gated(Networking::limited([]))), fingerprint(&gated(Networking::Unrestricted)));
+    assert_ne!(fingerprint(&spec().with_networking(Networking::limited([]))), fingerprint(&spec()));
 }
 
 #[test]

@@ -6,7 +6,6 @@ use sandbox::{Error, Spec};
 use tokio::time::Instant;
 
 use crate::error::{api_error, has_code};
-use crate::names::nonce;
 use crate::pod::{self, Making};
 use crate::provider::K8sProvider;
 
@@ -121,7 +120,7 @@ impl K8sProvider {
     /// Sends the Pod without having it made.
     async fn rehearse(&self, spec: &Spec, deadline: Instant) -> Result<Option<Finding>, Error> {
         let place = self.place();
-        let pod = pod::pod(spec, &place.config, &Making { nonce: nonce()?, recreated: None })?;
+        let pod = pod::pod(spec, &place.config, &Making::new()?)?;
         let doing = "create pods (as a dry run)";
         let fatal = |error| {
             let why = api_error(doing, error).reason().unwrap_or_default().to_owned();

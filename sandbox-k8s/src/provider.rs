@@ -10,8 +10,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use sandbox::{
-    Capabilities, Checked, Death, Error, ErrorKind, ExportStream, Owned, OwnedState, OwnedStream, Provider, Sandbox,
-    SandboxPath, SessionId, Spec,
+    Capabilities, Checked, Death, Error, ErrorKind, ExportStream, GateMinter, GateRevoker, Owned, OwnedState,
+    OwnedStream, Provider, Sandbox, SandboxPath, SessionId, Spec,
 };
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::time::Instant;
@@ -52,15 +52,23 @@ impl K8sProvider {
         check_namespace(&namespace)?;
         let pods = Pods::new(client, namespace, config.request_timeout);
         let opening = Arc::new(Semaphore::new(config.max_opening));
-        let place = Arc::new(Place { pods, config, opening });
-        Ok(Self {
-            checked: Checked::new(K8s {
-                place,
-                live: Mutex::default(),
-                busy: Mutex::default(),
-                images: Mutex::default(),
-            }),
-        })
+        Ok(Self { checked: Checked::new(K8s::at(Place { pods, config, opening, gates: None })) })
+    }
+
+    /// Lets sandboxes have a gate: `minter` makes their tokens valid, `revoker` takes them back before a sandbox is reaped, or is
+    /// replaced by one without a gate. Without this a spec with a gate is refused.
+    ///
+    /// A gate's token stands in the Pod's specification: whoever may read Pods in the namespace reads it.
+    #[must_use]
+    pub fn with_gates(self, minter: Arc<dyn GateMinter>, revoker: Arc<dyn GateRevoker>) -> Self {
+        let Place { pods, config, opening, .. } = &**self.place();
+        let place = Place {
+            pods: pods.clone(),
+            config: config.clone(),
+            opening: Arc::clone(opening),
+            gates: Some(Gates { minter, revoker }),
+        };
+        Self { checked: Checked::new(K8s::at(place)) }
     }
 
     /// The namespace that its Pods are in.
@@ -108,6 +116,14 @@ pub(crate) struct Place {
     pub(crate) pods: Pods,
     pub(crate) config: K8sConfig,
     pub(crate) opening: Arc<Semaphore>,
+    pub(crate) gates: Option<Gates>,
+}
+
+/// Who knows the tokens of gates.
+#[derive(Debug)]
+pub(crate) struct Gates {
+    pub(crate) minter: Arc<dyn GateMinter>,
+    pub(crate) revoker: Arc<dyn GateRevoker>,
 }
 
 /// The provider itself, behind the checks.
@@ -135,6 +151,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl K8s {
+    fn at(place: Place) -> Self {
+        Self { place: Arc::new(place), live: Mutex::default(), busy: Mutex::default(), images: Mutex::default() }
+    }
+
+    /// Takes the tokens of a session's gates back, where there can be any.
+    pub(crate) async fn revoke(&self, session: &SessionId, deadline: Instant) -> Result<(), Error> {
+        let Some(gates) = &self.place.gates else { return Ok(()) };
+        let late = |_| Err(Error::new(ErrorKind::DeadlineExceeded).because("the gate's token was not revoked in time"));
+        tokio::time::timeout_at(deadline, gates.revoker.revoke(session)).await.unwrap_or_else(late)
+    }
+
     /// Waits for this session's turn.
     pub(crate) async fn turn(&self, session: &SessionId, deadline: Instant) -> Result<OwnedMutexGuard<()>, Error> {
         let mutex = {
@@ -186,6 +213,8 @@ impl K8s {
         let place = &self.place;
         let deadline = Instant::now() + place.config.stop_timeout;
         let _turn = self.turn(session, deadline).await?;
+        // First, also where nothing is owned: it can be repeated, and a failed removal is, with this before it.
+        self.revoke(session, deadline).await?;
         let selector = Keys::of(&place.config).selector(&place.config.deployment, Some(session));
         let mut from: Option<String> = None;
         let mut failed = None;
@@ -223,6 +252,7 @@ impl Provider for K8s {
         capabilities.networking_unrestricted = true;
         capabilities.networking_limited = true;
         capabilities.networking_none = true;
+        capabilities.gate = self.place.gates.is_some();
         // A Pod cannot say so: it is the kubelet's `podPidsLimit`.
         capabilities.pids_limit = false;
         capabilities.cpu_limit = true;

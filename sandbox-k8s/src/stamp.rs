@@ -2,11 +2,11 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use sandbox::{Env, Error, ErrorKind, Networking, Recreated, SandboxPath, SessionId, Spec};
+use sandbox::{Env, Error, ErrorKind, Recreated, SandboxPath, SessionId, Spec};
 
 use crate::config::K8sConfig;
 use crate::names::{Key, Keys, NETSETUP, SANDBOX};
-use crate::pod::bound;
+use crate::pod::{bound, fingerprint, is_cut_off};
 
 /// What a handle needs to know of a Pod.
 #[derive(Debug)]
@@ -50,11 +50,11 @@ pub(crate) fn check_spec(pod: &Pod, config: &K8sConfig, spec: &Spec) -> Result<(
     }
     // The fingerprint speaks for image, directory and networking, also where something on the way rewrites images. That the
     // network was cut off must show in the Pod itself.
-    if annotation(pod, &keys, Key::Fingerprint) != Some(&spec.fingerprint()) {
+    if annotation(pod, &keys, Key::Fingerprint) != Some(&fingerprint(spec)) {
         return refuse("image, workdir or networking");
     }
     let cut_off = there.init_containers.iter().flatten().any(|container| container.name == NETSETUP);
-    if cut_off == matches!(spec.networking, Networking::Unrestricted) {
+    if cut_off != is_cut_off(spec) {
         return refuse("networking");
     }
     if config.runtime_class.is_some() && there.runtime_class_name != config.runtime_class {

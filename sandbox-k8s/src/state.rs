@@ -3,7 +3,8 @@
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
 use sandbox::{Death, Recreated};
 
-use crate::names::{NETSETUP, SANDBOX};
+use crate::gate::is_gated;
+use crate::names::{GATE, NETSETUP, SANDBOX};
 
 /// What a sandbox is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(crate) enum Stuck {
     Gated,
     /// The container cannot be made.
     Container,
+    /// The gate ends each time it starts, as one does whose token nobody has recorded.
+    Gate,
 }
 
 /// The longest text that is taken over from a status.
@@ -62,8 +65,23 @@ pub(crate) fn state(pod: &Pod) -> State {
     let sandbox = container(status, SANDBOX);
     match status.phase.as_deref() {
         Some("Failed" | "Succeeded") => return dead(status),
-        Some("Running") if sandbox.is_some_and(|c| c.ready) => return State::Ready,
+        Some("Running")
+            if sandbox.is_some_and(|c| c.ready) && (!is_gated(pod) || gate_of(status).is_some_and(|c| c.ready)) =>
+        {
+            return State::Ready;
+        }
         _ => {}
+    }
+    let reason = |c: &ContainerStatus| c.state.as_ref()?.waiting.as_ref().map(|w| w.reason.clone().unwrap_or_default());
+    if let Some(gate) = gate_of(status).filter(|c| reason(c).as_deref() == Some("CrashLoopBackOff")) {
+        let last = gate.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+        let code = last.map(|end| format!("exit code {}", end.exit_code));
+        let text = words(&[
+            Some("the gate ends again and again"),
+            last.and_then(|end| end.message.as_deref()),
+            code.as_deref(),
+        ]);
+        return State::Stuck(Stuck::Gate, text);
     }
     if sandbox.and_then(terminated).is_some() {
         return State::Dying;
@@ -106,6 +124,10 @@ fn container<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatu
     status.container_statuses.iter().flatten().find(|c| c.name == name)
 }
 
+fn gate_of(status: &PodStatus) -> Option<&ContainerStatus> {
+    status.init_container_statuses.iter().flatten().find(|c| c.name == GATE)
+}
+
 fn terminated(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
     container.state.as_ref()?.terminated.as_ref()
 }
@@ -116,6 +138,8 @@ fn dead(status: &PodStatus) -> State {
         .init_container_statuses
         .iter()
         .flatten()
+        // A gate outlives the sandbox, and how it ends says nothing of that.
+        .filter(|c| c.name != GATE)
         .find_map(|c| terminated(c).filter(|end| end.exit_code != 0).map(|end| (c.name.as_str(), end)));
     if let Some((name, end)) = failed_init {
         let what = if name == NETSETUP { "the network could not be cut off" } else { "an init container failed" };

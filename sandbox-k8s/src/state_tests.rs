@@ -75,6 +75,34 @@ fn on_the_way() {
 }
 
 #[test]
+fn a_gate_counts_where_there_is_one() {
+    let running = || json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+    let with = |gate: Value, gated: bool| {
+        let init = if gated { json!([{"name": GATE, "restartPolicy": "Always"}]) } else { json!(null) };
+        let status = json!({
+            "phase": "Running",
+            "initContainerStatuses": [gate],
+            "containerStatuses": [status_of(SANDBOX, running(), true)]
+        });
+        let spec = json!({"containers": [{"name": SANDBOX}], "initContainers": init});
+        serde_json::from_value::<Pod>(json!({"metadata": {"name": "p"}, "spec": spec, "status": status})).unwrap()
+    };
+    assert_eq!(state(&with(status_of(GATE, running(), true), true)), State::Ready);
+    assert_eq!(state(&with(status_of(GATE, running(), false), true)), State::Starting("Running".to_owned()));
+    assert_eq!(state(&with(status_of(NETSETUP, json!({"terminated": {"exitCode": 0}}), false), false)), State::Ready);
+    let mut crashing = status_of(GATE, json!({"waiting": {"reason": "CrashLoopBackOff"}}), false);
+    crashing["lastState"] = json!({"terminated": {"exitCode": 1, "message": "401"}});
+    let wanted = "the gate ends again and again: 401: exit code 1".to_owned();
+    assert_eq!(state(&with(crashing, true)), State::Stuck(Stuck::Gate, wanted));
+    // How a gate ends with its Pod says nothing of why the sandbox did.
+    let mut over = with(status_of(GATE, json!({"terminated": {"exitCode": 143}}), false), true);
+    let end = status_of(SANDBOX, json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), false);
+    over.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+    over.status.as_mut().unwrap().container_statuses = Some(vec![serde_json::from_value(end).unwrap()]);
+    assert!(matches!(state(&over), State::Dead(why, true) if why.reason == Death::OomKilled));
+}
+
+#[test]
 fn dead_for_good() {
     let end = |reason: &str| json!({"exitCode": 137, "reason": reason});
     let table = [

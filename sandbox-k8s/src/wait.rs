@@ -87,13 +87,13 @@ pub(crate) enum Waited {
     Dead(Recreated, bool),
     /// It is gone, or going, or another one stands there.
     Gone,
+    /// It does not start. The flag: whether it never will, so that it may be removed whoever has made it.
+    Refused(Error, bool),
 }
 
 /// Waits until the Pod with that uid runs commands, or never will.
 ///
-/// # Errors
-///
-/// `ImagePull`, `Unschedulable`, `Unavailable` or `DeadlineExceeded`, with what the cluster last said.
+/// What it is refused with is `ImagePull`, `Unschedulable`, `Unavailable` or `DeadlineExceeded`, with what the cluster last said.
 pub(crate) async fn ready(
     pods: &Pods,
     config: &K8sConfig,
@@ -123,7 +123,7 @@ pub(crate) async fn ready(
                     Stuck::Image => Duration::ZERO,
                     Stuck::Pull => config.image_pull_grace,
                     Stuck::Unschedulable => config.unschedulable_grace,
-                    Stuck::Container => CONTAINER_GRACE,
+                    Stuck::Container | Stuck::Gate => CONTAINER_GRACE,
                     Stuck::Gated => deadline.saturating_duration_since(Instant::now()),
                 };
                 // A pull is tried again and again in between: what counts is when it first failed.
@@ -139,7 +139,10 @@ pub(crate) async fn ready(
                 Some(pod) => seen = pod,
                 None => return Ok(Waited::Gone),
             },
-            Err(_) => return Err(gave_up(last)),
+            Err(_) => {
+                let wedged = last.0 == Some(Stuck::Gate);
+                return Ok(Waited::Refused(gave_up(last), wedged));
+            }
         }
     }
 }
@@ -148,7 +151,7 @@ fn gave_up((stuck, text): (Option<Stuck>, String)) -> Error {
     let kind = match stuck {
         Some(Stuck::Image | Stuck::Pull) => ErrorKind::ImagePull,
         Some(Stuck::Unschedulable | Stuck::Gated) => ErrorKind::Unschedulable,
-        Some(Stuck::Container) => ErrorKind::Unavailable,
+        Some(Stuck::Container | Stuck::Gate) => ErrorKind::Unavailable,
         None => ErrorKind::DeadlineExceeded,
     };
     Error::new(kind).because(if text.is_empty() { "the Pod says nothing".to_owned() } else { text })

@@ -9,7 +9,7 @@ use sandbox::{ErrorKind, OwnedState, Provider, SessionId, Spec};
 use serde_json::json;
 
 use crate::bed::{Bed, IMAGE, equal, fails, holds, reap, says};
-use crate::{Outcome, trial};
+use crate::{Outcome, bed_trial, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -18,7 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("found::by_label_not_by_name", by_label_not_by_name),
         trial("found::starting", starting),
         trial("found::ending", ending),
-        trial("found::mismatch_deletes_nothing", mismatch_deletes_nothing),
+        bed_trial("found::mismatch_deletes_nothing", mismatch_deletes_nothing),
         trial("found::owned_tells_states", owned_tells_states),
     ]
 }

@@ -4,16 +4,16 @@ use libtest_mimic::Trial;
 use sandbox::{Hardening, Networking, Provider, SandboxExt, SandboxPath};
 
 use crate::bed::{Bed, equal, holds, reap, says};
-use crate::{Outcome, trial};
+use crate::{Outcome, bed_trial, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("inside::no_token_and_no_services", no_token_and_no_services),
         trial("inside::no_network", no_network),
         trial("inside::first_process", first_process),
-        trial("inside::restricted_namespace", restricted_namespace),
+        bed_trial("inside::restricted_namespace", restricted_namespace),
         trial("inside::busybox", busybox),
-        trial("inside::startup_files", startup_files),
+        bed_trial("inside::startup_files", startup_files),
     ]
 }
 

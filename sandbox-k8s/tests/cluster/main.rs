@@ -4,6 +4,7 @@
 mod bed;
 mod death;
 mod found;
+mod gated;
 mod inside;
 mod refused;
 mod rights;
@@ -40,6 +41,19 @@ where
     })
 }
 
+/// A test that needs images which only the test bed has.
+fn bed_trial<F, Fut>(name: &'static str, body: F) -> Trial
+where
+    F: Fn(Bed) -> Fut + Send + 'static,
+    Fut: Future<Output = Outcome>,
+{
+    let trial = trial(name, body);
+    match std::env::var_os("TESTBED_CLUSTER") {
+        Some(_) => trial,
+        None => trial.with_kind("n/a: needs the images of the test bed").with_ignored_flag(true),
+    }
+}
+
 /// An error with what caused it.
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
@@ -53,10 +67,9 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let trials: Vec<_> = [inside::trials(), found::trials(), refused::trials(), death::trials(), rights::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials =
+        [inside::trials(), found::trials(), refused::trials(), death::trials(), rights::trials(), gated::trials()];
+    let trials: Vec<_> = trials.into_iter().flatten().collect();
     if let Some(context) = bed::context() {
         if !args.list {
             eprintln!("This makes and removes Pods and ServiceAccounts on the cluster of the context {context:?}.");

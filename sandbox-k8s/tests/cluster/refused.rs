@@ -7,15 +7,15 @@ use sandbox::{Env, ErrorKind, Networking, Provider, Spec};
 use sandbox_k8s::{ImagePullPolicy, K8sConfig, K8sProvider};
 
 use crate::bed::{Bed, equal, fails, holds};
-use crate::{Outcome, trial};
+use crate::{Outcome, bed_trial, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("refused::image_name", image_name),
         trial("refused::image_never_pulled", image_never_pulled),
         trial("refused::image_pull", image_pull),
-        trial("refused::image_without_bash", image_without_bash),
-        trial("refused::image_without_tar", image_without_tar),
+        bed_trial("refused::image_without_bash", image_without_bash),
+        bed_trial("refused::image_without_tar", image_without_tar),
         trial("refused::net_setup_without_ip", net_setup_without_ip),
         trial("refused::runtime_class", runtime_class),
         trial("refused::namespace", namespace),
