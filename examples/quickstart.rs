@@ -1,11 +1,15 @@
 //! Shows an untrusted job run in a sandbox on this machine: files in, a result out, a deadline that fires, an escape that fails.
+//!
+//! `cargo run --example quickstart --features k8s -- --k8s` does the same on the cluster of your kubeconfig's current context, in its
+//! namespace: it makes one Pod there and removes it.
 #![allow(clippy::print_stderr, reason = "an example talks")]
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sandbox::{ExecRequest, Networking, Provider, Sandbox, SandboxExt, SandboxPath, SessionId, Spec};
+use sandbox::{Error, ErrorKind, ExecRequest, Networking, Provider, Sandbox, SandboxExt, SandboxPath, SessionId, Spec};
 use sandbox_local::{LocalConfig, LocalProvider};
 
 /// What somebody sent us to run. It draws a picture from the numbers in `input.txt`; it could be anything.
@@ -36,7 +40,7 @@ try "mount something"                'mount -t tmpfs none /mnt'
 try "reach the network"              'exec 3<>/dev/tcp/1.1.1.1/53'
 "#;
 
-type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
+type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -49,10 +53,39 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run() -> Result {
+/// Where the sandbox is made, and how.
+async fn place() -> Result<(Arc<dyn Provider>, Spec), Error> {
+    let wrong = |what: String| Error::new(ErrorKind::InvalidRequest).because(what);
+    match std::env::args().nth(1).as_deref() {
+        None => {
+            let provider = LocalProvider::new(LocalConfig::default())?;
+            Ok((Arc::new(provider), Spec::new(SessionId::generate(), "host")))
+        }
+        #[cfg(feature = "k8s")]
+        Some("--k8s") => on_a_cluster().await,
+        #[cfg(not(feature = "k8s"))]
+        Some("--k8s") => Err(wrong("--k8s: build with --features k8s".to_owned())),
+        Some(other) => Err(wrong(format!("{other:?}: the only argument is --k8s"))),
+    }
+}
+
+/// As an ordinary user on a root that cannot be written. `NET_SETUP_IMAGE` names another image to cut the network off with.
+#[cfg(feature = "k8s")]
+async fn on_a_cluster() -> Result<(Arc<dyn Provider>, Spec), Error> {
+    let mut config = sandbox_k8s::K8sConfig::default();
+    if let Ok(image) = std::env::var("NET_SETUP_IMAGE") {
+        config = config.with_net_setup_image(image);
+    }
+    let mut hardening = sandbox::Hardening::restricted();
+    hardening.read_only_root = true;
+    let spec = Spec::new(SessionId::generate(), "debian:stable-slim").with_hardening(hardening);
+    Ok((Arc::new(config.connect().await?), spec))
+}
+
+async fn run() -> Outcome {
     let begun = Instant::now();
-    let provider = LocalProvider::new(LocalConfig::default())?;
-    let spec = Spec::new(SessionId::generate(), "host").with_networking(Networking::None);
+    let (provider, spec) = place().await?;
+    let spec = spec.with_networking(Networking::None);
     let sandbox = provider.provision(&spec).await?;
     let ready = begun.elapsed();
 
@@ -62,11 +95,11 @@ async fn run() -> Result {
     let begun = Instant::now();
     provider.reap(&spec.session).await?;
     shown?;
-    writeln!(stdout(), "Reaped in {:.0?}: no process, no mount and no file is left.", begun.elapsed())?;
+    writeln!(stdout(), "Reaped in {:.0?}: nothing of it is left.", begun.elapsed())?;
     Ok(())
 }
 
-async fn show(sandbox: &dyn Sandbox, ready: Duration) -> Result {
+async fn show(sandbox: &dyn Sandbox, ready: Duration) -> Outcome {
     writeln!(stdout(), "A sandbox for {} after {ready:.0?}.\n", sandbox.id())?;
 
     let at = |name: &str| SandboxPath::new(format!("/workspace/{name}"));

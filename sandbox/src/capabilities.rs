@@ -22,6 +22,8 @@ pub struct Capabilities {
     pub networking_limited: bool,
     /// [`Networking::None`](crate::Networking::None).
     pub networking_none: bool,
+    /// [`Spec::gate`](crate::Spec::gate).
+    pub gate: bool,
     /// [`Hardening::pids`](crate::Hardening::pids).
     pub pids_limit: bool,
     /// [`Hardening::cpu_millis`](crate::Hardening::cpu_millis).

@@ -118,6 +118,7 @@ fn check_spec(spec: &Spec, capabilities: &Capabilities) -> Result<(), Error> {
         Networking::None => c.networking_none,
     };
     claimed(network, || format!("networking {}", spec.networking.name()))?;
+    claimed(spec.gate.is_none() || c.gate, || "gate: this provider runs none".to_owned())?;
     let h: &Hardening = &spec.hardening;
     for (name, limit, claim) in [
         ("pids", h.pids, c.pids_limit),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Error, ErrorKind};
 
 /// The lowercase Crockford alphabet: no `i`, `l`, `o`, `u`.
-const CROCKFORD: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+pub(crate) const CROCKFORD: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// The whole identity of a session, and so of its sandbox.
 ///

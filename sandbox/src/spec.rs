@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::id::quoted;
-use crate::{Env, Error, ErrorKind, Hardening, Networking, SandboxPath, SessionId};
+use crate::{Env, Error, ErrorKind, GateSpec, Hardening, Networking, SandboxPath, SessionId};
 
 /// What a provision asks for: plain data, which can be stored and sent.
 ///
@@ -40,6 +40,9 @@ pub struct Spec {
     /// How it is contained.
     #[serde(default)]
     pub hardening: Hardening,
+    /// The gate through which its traffic goes, if there is to be one. Needs [`Capabilities::gate`](crate::Capabilities::gate).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<GateSpec>,
 }
 
 fn default_workdir() -> SandboxPath {
@@ -65,6 +68,7 @@ impl Spec {
             networking: Networking::default(),
             env: Env::default(),
             hardening: Hardening::default(),
+            gate: None,
         }
     }
 
@@ -96,6 +100,13 @@ impl Spec {
         self
     }
 
+    /// Sets the gate through which its traffic goes.
+    #[must_use]
+    pub fn with_gate(mut self, gate: GateSpec) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
     /// Checks what does not depend on a backend. Every `provision` does this first.
     ///
     /// # Errors
@@ -121,6 +132,12 @@ impl Spec {
             let tree = SandboxPath::new(*taken)?;
             if self.workdir.starts_with(&tree) || tree.starts_with(&self.workdir) {
                 return refuse(format!("workdir {workdir}: it must not be, hold or lie in {taken}"));
+            }
+        }
+        if let Some(gate) = &self.gate {
+            gate.validate()?;
+            if self.networking == Networking::None {
+                return refuse("gate: networking none has no traffic to go through one".to_owned());
             }
         }
         self.hardening.validate()

@@ -227,8 +227,9 @@ __sbx_child() {
     elif [[ $kind == args ]]; then
         __sbx_startable "$1"
     fi
-    # Last, since they would change this shell; no other variable has one of their names.
-    ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"
+    # Last, since they would change this shell; no other variable has one of their names. A locale that the image does not have is the
+    # command's to complain about.
+    { ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"; } 2>/dev/null
     case $kind in
     shell) exec -- "${slow[@]}" /bin/bash -c "$1" ;;
     args) exec -- "${slow[@]}" "$@" ;;

@@ -60,6 +60,12 @@ pub(crate) const ALL: &[Image] = &[
         make: noisy,
         start: Start { command: &["sh"], user: "", env: &["BASH_ENV=/etc/noise", "ENV=/etc/noise"] },
     },
+    Image {
+        file: "gate",
+        reference: "testbed.local/gate:1",
+        make: gate,
+        start: Start { command: &["/gate"], user: "", env: &[] },
+    },
     Image { file: "debian", reference: DEBIAN, make: debian, start: Start { command: &["bash"], user: "", env: &[] } },
 ];
 
@@ -71,7 +77,8 @@ pub(crate) fn for_pods() -> impl Iterator<Item = &'static Image> {
 /// Makes what is not in the cache yet and says where the archives are.
 pub(crate) fn ensure(place: &Place) -> Result<Vec<PathBuf>> {
     // A change of any recipe makes all of them anew.
-    let recipe = [include_str!("mod.rs"), include_str!("layer.rs"), include_str!("archive.rs"), PAUSE_SOURCE].concat();
+    let recipe =
+        [include_str!("mod.rs"), include_str!("layer.rs"), include_str!("archive.rs"), PAUSE_SOURCE, GATE].concat();
     let dir = place.cache().join(format!("images-{}", &digest(recipe.as_bytes())[..8]));
     make_dir(&dir)?;
     let _lock = lock(&dir.join("lock"))?;
@@ -112,6 +119,16 @@ fn noisy(path: &Path) -> Result<()> {
     }
     layer.finish()
 }
+
+/// What an egress gate looks like from outside: it asks its control plane whether its token is good, listens, and says that it does.
+fn gate(path: &Path) -> Result<()> {
+    let mut layer = layer::busybox(path, &[], true)?;
+    layer.text("gate", 0o755, GATE)?;
+    layer.text("www/health", 0o644, "ok\n")?;
+    layer.finish()
+}
+
+const GATE: &str = include_str!("../../scripts/gate.sh");
 
 fn debian(path: &Path) -> Result<()> {
     debootstrap("bookworm", "", path)

@@ -23,6 +23,8 @@ use crate::process::Task;
 use crate::process_id::wait_for;
 use crate::{cgroup, diagnosis, images, packages};
 
+/// The context of every kubeconfig.
+pub(crate) const CONTEXT: &str = "testbed";
 /// The namespace with Pod Security `restricted`.
 pub(crate) const RESTRICTED: &str = "restricted";
 /// The cgroup below the bed's that the kubelet manages.

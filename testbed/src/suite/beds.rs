@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::build::{Built, TestBinary};
 use crate::error::{Context as _, Result};
 use crate::host::{self, Debian, Host};
+use crate::images;
 use crate::k8s::{self, Cluster};
 use crate::leak::Snapshot;
 use crate::packages;
@@ -75,6 +76,8 @@ impl Beds {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         let mut env = vec![
             ("CONFORMANCE_REQUIRE", "local,k8s".into()),
+            ("CONFORMANCE_K8S", k8s::CONTEXT.into()),
+            ("CONFORMANCE_K8S_NET_SETUP_IMAGE", images::BUSYBOX.into()),
             ("KUBECONFIG", cluster.kubeconfig().into_os_string()),
             ("TESTBED_CLUSTER", CLUSTER.into()),
             ("TESTBED_KUBECTL", cluster.bin().join("kubectl").into_os_string()),

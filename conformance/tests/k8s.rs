@@ -1,0 +1,108 @@
+//! The whole suite on a Kubernetes cluster: the one of the context that `CONFORMANCE_K8S` names, and no other.
+//!
+//! `CONFORMANCE_K8S_NAMESPACE` is where (`default` unless the context says otherwise), `CONFORMANCE_K8S_IMAGE` what sandboxes are made
+//! from, `CONFORMANCE_K8S_NET_SETUP_IMAGE` the image that cuts the network off.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use conformance::sandbox::{NoBackend, Setup};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use sandbox::{
+    Capabilities, Error, ExportStream, OwnedStream, Provider, Sandbox, SandboxPath, SessionId, Spec, async_trait,
+};
+use sandbox_k8s::K8sConfig;
+
+const CONTEXT: &str = "CONFORMANCE_K8S";
+/// An image that starts as root.
+const IMAGE: &str = "debian:stable-slim";
+
+fn main() -> ExitCode {
+    let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let Some(context) = var(CONTEXT) else {
+        let reason = "no cluster is named";
+        let remedy = format!("set {CONTEXT} to a context of your kubeconfig; the suite makes Pods there");
+        return conformance::main(Setup::new("k8s", move || {
+            let absent = NoBackend::absent(reason, &remedy);
+            async { Err(absent) }
+        }));
+    };
+    let image = var("CONFORMANCE_K8S_IMAGE").unwrap_or_else(|| IMAGE.to_owned());
+    // Of this run alone: what it leaves cannot be mistaken for another's.
+    let deployment = SessionId::generate().as_str().replace('_', "-");
+    let mut config = K8sConfig::default().with_context(&context).with_deployment(&deployment);
+    if let Some(namespace) = var("CONFORMANCE_K8S_NAMESPACE") {
+        config = config.with_namespace(namespace);
+    }
+    if let Some(image) = var("CONFORMANCE_K8S_NET_SETUP_IMAGE") {
+        config = config.with_net_setup_image(image);
+    }
+    if !std::env::args().any(|arg| arg == "--list") {
+        eprintln!(
+            "This makes and removes Pods on the cluster of the context {context:?}, namespace {}, from the images {image} and {}, \
+             each with the label sandbox-k8s/deployment={deployment}.",
+            config.namespace.as_deref().unwrap_or("of the context"),
+            config.net_setup_image,
+        );
+    }
+    let leaks = config.clone();
+    let mut setup = Setup::new("k8s", move || {
+        let config = config.clone();
+        async move { Ok(Arc::new(config.connect().await?) as Arc<dyn Provider>) }
+    })
+    .with_image(&image)
+    .with_fact("context", &context)
+    .with_leak_check(move |session| {
+        let config = leaks.clone();
+        async move { left_of(config, &session).await.unwrap_or_else(|e| vec![format!("cannot look: {e}")]) }
+    });
+    if image == IMAGE {
+        setup = setup.with_wrapper(|inner| Arc::new(RootImage(inner)) as Arc<dyn Provider>);
+    }
+    conformance::main(setup)
+}
+
+/// The Pods that carry the session's label.
+async fn left_of(config: K8sConfig, session: &SessionId) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+    let options = kube::config::KubeConfigOptions { context: config.context.clone(), ..Default::default() };
+    let client = kube::Client::try_from(kube::Config::from_kubeconfig(&options).await?)?;
+    let namespace = config.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let found = pods.list(&ListParams::default().labels(&format!("sandbox-k8s/session={session}"))).await?;
+    Ok(found.items.into_iter().map(|pod| format!("pod {}", pod.metadata.name.unwrap_or_default())).collect())
+}
+
+/// Adds what is true of the image of this run, and that no backend can promise for every image: its commands run as root.
+#[derive(Debug)]
+struct RootImage(Arc<dyn Provider>);
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Provider for RootImage {
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.0.capabilities();
+        capabilities.root_by_default = true;
+        capabilities
+    }
+
+    async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
+        self.0.provision(spec).await
+    }
+
+    async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error> {
+        self.0.attach(session).await
+    }
+
+    async fn owned(&self) -> Result<OwnedStream, Error> {
+        self.0.owned().await
+    }
+
+    async fn reap(&self, session: &SessionId) -> Result<(), Error> {
+        self.0.reap(session).await
+    }
+
+    async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
+        self.0.export(session, root).await
+    }
+}

@@ -1,0 +1,215 @@
+//! The API server's Pods of one namespace. Every request has a deadline of ours; what can be repeated is.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{
+    Api, DeleteParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+    VersionMatch, WatchEvent, WatchParams,
+};
+use kube::{Client, Error as KubeError};
+use sandbox::{Error, ErrorKind};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use crate::error::{api_error, has_code, is_transient, no_answer, uncertain};
+
+/// How many entries a page of a list has.
+const PAGE: u32 = 250;
+/// How long the API server keeps one watch open.
+const WATCH_SECONDS: u32 = 240;
+
+/// The Pods of a namespace.
+#[derive(Clone)]
+pub(crate) struct Pods {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    api: Api<Pod>,
+    request_timeout: Duration,
+}
+
+/// What came of asking for a Pod to be made.
+#[derive(Debug)]
+pub(crate) enum Created {
+    /// It was made, by this call or an earlier try of it.
+    Mine(Box<Pod>),
+    /// Somebody else's stands there.
+    Taken,
+}
+
+/// Grows from try to try, with some chance in it so that many clients spread.
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self(Duration::from_millis(50))
+    }
+
+    pub(crate) async fn pause(&mut self) {
+        let mut chance = [0u8; 1];
+        // Without chance it is only less spread.
+        let _ = getrandom::fill(&mut chance);
+        sleep(self.0.mul_f32(0.75 + f32::from(chance[0]) / 512.0)).await;
+        self.0 = (self.0 * 2).min(Duration::from_secs(2));
+    }
+}
+
+impl Pods {
+    pub(crate) fn new(client: Client, namespace: String, request_timeout: Duration) -> Self {
+        let api = Api::namespaced(client.clone(), &namespace);
+        Self { client, namespace, api, request_timeout }
+    }
+
+    /// One request that changes nothing, repeated until `deadline` where that can help.
+    pub(crate) async fn ask<T, F: Future<Output = Result<T, KubeError>>>(
+        &self,
+        doing: &str,
+        deadline: Instant,
+        request: impl Fn() -> F,
+    ) -> Result<Result<T, KubeError>, Error> {
+        let mut backoff = Backoff::new();
+        loop {
+            let until = deadline.min(Instant::now() + self.request_timeout);
+            let last = match timeout_at(until, request()).await {
+                Ok(Err(error)) if is_transient(&error) => api_error(doing, error),
+                Ok(answer) => return Ok(answer),
+                Err(_) => no_answer(doing, self.request_timeout),
+            };
+            // A deadline that passes in a pause would hide what was wrong.
+            if timeout_at(deadline, backoff.pause()).await.is_err() || Instant::now() >= deadline {
+                return Err(last);
+            }
+        }
+    }
+
+    fn soon(&self) -> Instant {
+        Instant::now() + self.request_timeout
+    }
+
+    /// The Pod of that name; `None` if there is none.
+    pub(crate) async fn get(&self, name: &str, deadline: Instant) -> Result<Option<Pod>, Error> {
+        let doing = "get pods";
+        self.ask(doing, deadline, || self.api.get_opt(name)).await?.map_err(|e| api_error(doing, e))
+    }
+
+    /// As [`get`](Self::get), within one request's time.
+    pub(crate) async fn get_soon(&self, name: &str) -> Result<Option<Pod>, Error> {
+        self.get(name, self.soon()).await
+    }
+
+    /// The metadata of the Pod of that name.
+    pub(crate) async fn look(&self, name: &str) -> Result<Option<PartialObjectMeta<Pod>>, Error> {
+        let doing = "get pods";
+        self.ask(doing, self.soon(), || self.api.get_metadata_opt(name)).await?.map_err(|e| api_error(doing, e))
+    }
+
+    /// Makes `pod`. An answer that is lost is made up for: the request is repeated, and whoever finds its own nonce in what is there
+    /// has made it.
+    pub(crate) async fn create(&self, pod: &Pod, nonce_key: &str, deadline: Instant) -> Result<Created, Error> {
+        let doing = "create pods";
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let params = PostParams::default();
+        match self.ask(doing, deadline, || self.api.create(&params, pod)).await.map_err(uncertain)? {
+            Ok(made) => Ok(Created::Mine(Box::new(made))),
+            Err(error) if has_code(&error, 409) => {
+                let there = self.get(&name, deadline).await?;
+                let nonce = |pod: &Pod| pod.metadata.annotations.as_ref()?.get(nonce_key).cloned();
+                match there {
+                    Some(there) if nonce(&there).is_some() && nonce(&there) == nonce(pod) => {
+                        Ok(Created::Mine(Box::new(there)))
+                    }
+                    _ => Ok(Created::Taken),
+                }
+            }
+            Err(error) if has_code(&error, 404) => Err(Error::new(ErrorKind::Unavailable)
+                .because(format!("the namespace {:?} does not exist", self.namespace))
+                .caused_by(error)),
+            Err(error) => Err(api_error(doing, error)),
+        }
+    }
+
+    /// Adds an annotation to that very Pod.
+    pub(crate) async fn annotate(
+        &self,
+        name: &str,
+        uid: &str,
+        key: &str,
+        value: &str,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let doing = "patch pods";
+        let patch = Patch::Merge(serde_json::json!({"metadata": {"uid": uid, "annotations": {key: value}}}));
+        let params = PatchParams::default();
+        let answer = self.ask(doing, deadline, || self.api.patch_metadata(name, &params, &patch)).await?;
+        answer.map(drop).map_err(|e| api_error(doing, e))
+    }
+
+    /// Sends `pod` without having it made.
+    pub(crate) async fn rehearse(&self, pod: &Pod, deadline: Instant) -> Result<Result<(), KubeError>, Error> {
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let answer = self.ask("create pods (as a dry run)", deadline, || self.api.create(&params, pod)).await?;
+        Ok(answer.map(drop))
+    }
+
+    /// Asks for that very Pod to be removed. That it is gone, or another one by now, is success.
+    pub(crate) async fn delete(&self, name: &str, uid: &str, grace: u32, deadline: Instant) -> Result<(), Error> {
+        let doing = "delete pods";
+        let params = DeleteParams {
+            grace_period_seconds: Some(grace),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match self.ask(doing, deadline, || self.api.delete(name, &params)).await.map_err(uncertain)? {
+            Ok(_) => Ok(()),
+            Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(()),
+            Err(error) => Err(uncertain(api_error(doing, error))),
+        }
+    }
+
+    /// One page of metadata, at most 250 entries: the first, or the one after `from`. `at` pins the state of the cluster that
+    /// the first page of another list had.
+    pub(crate) async fn page(
+        &self,
+        selector: &str,
+        fields: Option<&str>,
+        at: Option<&str>,
+        from: Option<&str>,
+    ) -> Result<ObjectList<PartialObjectMeta<Pod>>, Error> {
+        let doing = "list pods";
+        let mut params = ListParams::default().labels(selector).limit(PAGE);
+        params.field_selector = fields.map(str::to_owned);
+        match (from, at) {
+            (Some(from), _) => params = params.continue_token(from),
+            (None, Some(at)) => params = params.at(at).matching(VersionMatch::Exact),
+            (None, None) => {}
+        }
+        self.ask(doing, self.soon(), || self.api.list_metadata(&params)).await?.map_err(|e| api_error(doing, e))
+    }
+
+    /// What becomes of the Pod of that name from `version` on.
+    pub(crate) async fn watch(
+        &self,
+        name: &str,
+        version: &str,
+    ) -> Result<BoxStream<'static, Result<WatchEvent<Pod>, KubeError>>, KubeError> {
+        let params = WatchParams {
+            field_selector: Some(format!("metadata.name={name}")),
+            timeout: Some(WATCH_SECONDS),
+            bookmarks: false,
+            ..WatchParams::default()
+        };
+        match timeout(self.request_timeout, self.api.watch(&params, version)).await {
+            Ok(Ok(events)) => Ok(events.into_stream().boxed()),
+            Ok(Err(error)) => Err(error),
+            Err(late) => Err(KubeError::Service(late.into())),
+        }
+    }
+}
+
+impl std::fmt::Debug for Pods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pods").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,248 @@
+//! Streams to shells inside one Pod.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::AttachParams;
+use kube::core::{Request, Resource as _};
+use sandbox::{Death, Error, ErrorKind};
+use sandbox_guest::{Carrier, CarrierStream, FarEnds};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::api::Pods;
+use crate::error::{api_error, no_answer};
+use crate::names::SANDBOX;
+use crate::pump;
+use crate::state::death;
+
+/// The whole command line of every exec: what a command is travels inside the stream.
+const SHELL: [&str; 4] = ["/bin/bash", "--norc", "--noprofile", "-p"];
+/// How often somebody looks whether the Pod of open streams is still there: a connection into a Pod that was removed can stay
+/// open in silence.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long a Pod may take to say why its container has ended.
+const SETTLE: Duration = Duration::from_secs(10);
+/// How long a Pod whose shells do not start may still look alive.
+const VERDICT: Duration = Duration::from_secs(8);
+
+/// Enters one Pod, and never a later one of the same name.
+#[derive(Clone)]
+pub(crate) struct K8sCarrier {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pods: Pods,
+    name: String,
+    uid: String,
+    /// Shells that may start at once, over all Pods of a provider.
+    opening: Arc<Semaphore>,
+    request_timeout: Duration,
+    dead: watch::Sender<bool>,
+    /// Whether somebody looks after the open streams.
+    watched: AtomicBool,
+    cause: Mutex<Option<Death>>,
+}
+
+impl K8sCarrier {
+    pub(crate) fn new(
+        pods: Pods,
+        name: String,
+        uid: String,
+        opening: Arc<Semaphore>,
+        request_timeout: Duration,
+    ) -> Self {
+        let shared = Shared {
+            pods,
+            name,
+            uid,
+            opening,
+            request_timeout,
+            dead: watch::Sender::new(false),
+            watched: AtomicBool::new(false),
+            cause: Mutex::default(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Ends every stream, since the Pod is gone.
+    pub(crate) fn close(&self, death: Death) {
+        self.shared.died(death);
+    }
+}
+
+impl Shared {
+    fn died(&self, death: Death) -> Death {
+        let mut cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = *cause.get_or_insert(death);
+        self.dead.send_replace(true);
+        known
+    }
+
+    fn known(&self) -> Option<Death> {
+        *self.cause.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the Pod is no more, as far as the API server knows. A Pod whose container has ended says only some moments later why:
+    /// that is waited for.
+    async fn ask(&self) -> Result<Option<Death>, Error> {
+        let until = Instant::now() + SETTLE;
+        loop {
+            match self.ask_once().await? {
+                Some((_, false)) if Instant::now() < until => sleep(Duration::from_millis(100)).await,
+                Some((death, true)) => return Ok(Some(self.died(death))),
+                answer => return Ok(answer.map(|(death, _)| death)),
+            }
+        }
+    }
+
+    async fn ask_once(&self) -> Result<Option<(Death, bool)>, Error> {
+        if let Some(death) = self.known() {
+            return Ok(Some((death, true)));
+        }
+        let pod = self.pods.get_soon(&self.name).await?;
+        Ok(match &pod {
+            None => Some((Death::Deleted, true)),
+            Some(pod) if pod.metadata.uid.as_deref() != Some(&self.uid) => Some((Death::Replaced, true)),
+            Some(pod) => death(pod),
+        })
+    }
+
+    /// Starts a shell in the Pod of this name, whichever that is.
+    async fn connect(&self) -> Result<kube::client::Connection, kube::Error> {
+        self.pods.client.connect(request(&self.pods.namespace, &self.name)?).await
+    }
+
+    async fn open(self: &Arc<Self>) -> Result<CarrierStream, Error> {
+        let gone = |death| Error::new(ErrorKind::NotFound).with_death(death);
+        if let Some(death) = self.known() {
+            return Err(gone(death));
+        }
+        let turn = self.opening.acquire().await.map_err(|_| Error::new(ErrorKind::Other).because("closed"))?;
+        let doing = "create pods/exec";
+        let connected = timeout(self.request_timeout, self.connect()).await;
+        drop(turn);
+        let connection = match connected {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => {
+                let answer = api_error(doing, error);
+                if answer.kind() == ErrorKind::Forbidden {
+                    return Err(answer);
+                }
+                // The container can be gone, or not yet there: the Pod says which.
+                return Err(match self.ask().await? {
+                    Some(death) => gone(death).caused_by(answer),
+                    None => Error::new(ErrorKind::Unavailable).because("no shell starts").caused_by(answer),
+                });
+            }
+            Err(_) => return Err(no_answer(doing, self.request_timeout)),
+        };
+        // The name may have been another Pod's by then. That ours is there now, after the shell was started, proves that it was ours:
+        // a uid never comes back.
+        match self.pods.look(&self.name).await? {
+            Some(pod) if pod.metadata.uid.as_deref() == Some(&self.uid) => {}
+            Some(_) => return Err(gone(self.died(Death::Replaced))),
+            None => return Err(gone(self.died(Death::Deleted))),
+        }
+        let half_close = connection.supports_stream_close();
+        let stream = pump::start(connection.into_stream(), half_close, self.dead.subscribe());
+        self.look_after();
+        Ok(stream)
+    }
+
+    /// Has somebody look, as long as there are streams, whether the Pod is still there.
+    fn look_after(self: &Arc<Self>) {
+        if self.watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // Ends once no stream is open, or with the Pod.
+        tokio::spawn(look_after(Arc::downgrade(self)));
+    }
+}
+
+/// The request for a shell. Nothing but the names of the Pod and its namespace differs from one to another.
+fn request(namespace: &str, pod: &str) -> Result<http::Request<Vec<u8>>, kube::Error> {
+    let params = AttachParams::default().container(SANDBOX).stdin(true).stdout(true).stderr(true);
+    Request::new(Pod::url_path(&(), Some(namespace))).exec(pod, SHELL, &params).map_err(kube::Error::BuildRequest)
+}
+
+async fn look_after(shared: Weak<Shared>) {
+    loop {
+        sleep(LOOK).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if shared.dead.receiver_count() == 0 {
+            shared.watched.store(false, Ordering::Release);
+            // A stream that was opened in between takes nobody for granted.
+            if shared.dead.receiver_count() == 0 || shared.watched.swap(true, Ordering::AcqRel) {
+                return;
+            }
+        }
+        if let Ok(Some(_)) = shared.ask().await {
+            return;
+        }
+    }
+}
+
+#[async_trait]
+impl Carrier for K8sCarrier {
+    async fn open(&self) -> Result<CarrierStream, Error> {
+        self.shared.open().await
+    }
+
+    fn far_ends(&self) -> FarEnds {
+        FarEnds::Pipes
+    }
+
+    async fn cause_of_death(&self) -> Option<Death> {
+        let shared = &self.shared;
+        let until = Instant::now() + VERDICT;
+        loop {
+            if let Ok(Some(death)) = shared.ask().await {
+                return Some(death);
+            }
+            // A Pod says late that its container has ended. If a shell starts in it, it has not.
+            if let Ok(Ok(_connection)) = timeout(shared.request_timeout, shared.connect()).await {
+                // Unless it is another one's.
+                return shared.ask().await.ok().flatten();
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+impl fmt::Debug for K8sCarrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("K8sCarrier")
+            .field("pod", &self.shared.name)
+            .field("uid", &self.shared.uid)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_url_is_short_and_constant() {
+        let request = request(&"n".repeat(63), &"p".repeat(63)).unwrap();
+        let uri = request.uri().to_string();
+        assert!(uri.len() < 512, "{uri}");
+        let wanted = format!(
+            "/api/v1/namespaces/{}/pods/{}/exec?&stdin=true&stdout=true&stderr=true&container=sandbox\
+             &command=%2Fbin%2Fbash&command=--norc&command=--noprofile&command=-p",
+            "n".repeat(63),
+            "p".repeat(63)
+        );
+        assert_eq!(uri, wanted);
+        assert!(request.body().is_empty());
+    }
+}

@@ -1,0 +1,60 @@
+//! From a configuration to a client.
+
+use std::time::Duration;
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use sandbox::{Error, ErrorKind};
+
+use crate::config::K8sConfig;
+use crate::provider::K8sProvider;
+
+/// How long connecting to the API server may take.
+const CONNECT: Duration = Duration::from_secs(10);
+
+impl K8sConfig {
+    /// A provider for the cluster that this configuration names. Contacts nothing.
+    ///
+    /// - With neither `kubeconfig` nor `context`: the cluster that this process itself runs in, if it runs in one; else the usual
+    ///   kubeconfig files (`KUBECONFIG`, then `~/.kube/config`).
+    /// - With either: that file, or the usual ones, and that context, or the current one. The cluster that this process runs in is
+    ///   never taken.
+    /// - Without `namespace`: the namespace of this process's own Pod in a cluster, else the context's, else `default`.
+    ///
+    /// The client connects within 10 seconds and repeats nothing on its own: the provider repeats what can be repeated.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidRequest` for a field that breaks its rule, before any file is read; `Unavailable` for a configuration that is absent or
+    /// unusable, with the reason as its source.
+    pub async fn connect(self) -> Result<K8sProvider, Error> {
+        self.validate()?;
+        let mut config = self.client_config().await?;
+        config.connect_timeout = Some(CONNECT);
+        config.default_retry = false;
+        let client = Client::try_from(config).map_err(|e| unusable("the client").caused_by(e))?;
+        K8sProvider::new(client, self)
+    }
+
+    async fn client_config(&self) -> Result<Config, Error> {
+        if self.kubeconfig.is_none()
+            && self.context.is_none()
+            && let Ok(inside) = Config::incluster()
+        {
+            return Ok(inside);
+        }
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        match &self.kubeconfig {
+            Some(path) => {
+                let name = path.display().to_string();
+                let file = Kubeconfig::read_from(path).map_err(|e| unusable(&name).caused_by(e))?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| unusable(&name).caused_by(e))
+            }
+            None => Config::from_kubeconfig(&options).await.map_err(|e| unusable("the kubeconfig").caused_by(e)),
+        }
+    }
+}
+
+fn unusable(what: &str) -> Error {
+    Error::new(ErrorKind::Unavailable).because(format!("{what} cannot be used"))
+}

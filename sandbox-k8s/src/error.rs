@@ -1,0 +1,53 @@
+//! What the API server's answers become.
+
+use std::time::Duration;
+
+use sandbox::{Effect, Error, ErrorKind};
+
+/// The longest message that is taken over from the API server.
+const MAX_MESSAGE: usize = 2048;
+
+/// An answer that was not the wanted one.
+pub(crate) fn api_error(doing: &str, error: kube::Error) -> Error {
+    let kube::Error::Api(status) = &error else {
+        let kind = match &error {
+            kube::Error::Auth(_) => ErrorKind::Forbidden,
+            _ => ErrorKind::Unavailable,
+        };
+        return Error::new(kind).because(format!("cannot {doing}")).caused_by(error);
+    };
+    let kind = match status.code {
+        401 | 403 => ErrorKind::Forbidden,
+        // What the spec makes of a Pod is refused as such.
+        413 | 422 => ErrorKind::InvalidSpec,
+        409 => ErrorKind::Busy,
+        408 | 429 | 500..=599 => ErrorKind::Unavailable,
+        _ => ErrorKind::Other,
+    };
+    let message: String =
+        status.message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_MESSAGE).collect();
+    Error::new(kind).because(format!("cannot {doing}: {} {message}", status.code))
+}
+
+/// No answer in time.
+pub(crate) fn no_answer(doing: &str, after: Duration) -> Error {
+    Error::new(ErrorKind::DeadlineExceeded).because(format!("cannot {doing}: no answer within {after:?}"))
+}
+
+/// Whether asking again can help, without knowing what the request was.
+pub(crate) fn is_transient(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 408 | 429 | 500 | 502..=504),
+        kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => true,
+        _ => false,
+    }
+}
+
+pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// The operation may have happened.
+pub(crate) fn uncertain(error: Error) -> Error {
+    error.with_effect(Effect::Unknown)
+}

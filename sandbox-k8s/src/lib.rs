@@ -1,0 +1,105 @@
+//! Sandboxes on Kubernetes: one hardened Pod per session.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use sandbox::{ExecRequest, Provider, SessionId, Spec};
+//! use sandbox_k8s::K8sConfig;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), sandbox::Error> {
+//! let provider = K8sConfig::default().with_namespace("sandboxes").with_deployment("my-service").connect().await?;
+//! let spec = Spec::new(SessionId::generate(), "debian:stable-slim");
+//! let found = provider.preflight(&spec).await?;
+//! assert!(found.is_ready(), "{:?}", found.findings);
+//!
+//! let sandbox = provider.provision(&spec).await?;
+//! let result = sandbox.exec(ExecRequest::shell("echo $((6 * 7))").with_limit(Duration::from_secs(5))).await?;
+//! assert_eq!(result.stdout.bytes.as_ref(), b"42\n");
+//! provider.reap(&spec.session).await
+//! # }
+//! ```
+//!
+//! # The cluster
+//!
+//! Kubernetes 1.29 or later, and a namespace for sandboxes alone. `deploy/rbac.yaml` in this crate's folder makes one, with the rights that a
+//! service needs; [`K8sProvider::preflight`] names those that are missing. Nothing is installed in the cluster, and nothing but Pods is made.
+//!
+//! [`K8sConfig::connect`] makes a client from a kubeconfig or from within a cluster; [`K8sProvider::new`] takes a [`kube::Client`] of yours, with
+//! its own proxies, credentials and retries, so that kube's major version is this crate's too. Choose a version of the Kubernetes API types
+//! in your application, by a feature of `k8s-openapi` such as `latest`; this crate uses what all of them have.
+//!
+//! # The image
+//!
+//! `/bin/bash` at that very path, and the ordinary tools that `sandbox-guest` lists; [`K8sProvider::probe_image`] tells. A tool without which no
+//! command runs is named by the first provision of an image. Where `run_as_user` is set or the root is read-only, the working directory, `/tmp`
+//! and `/mnt` are empty volumes; otherwise the image's own user must be able to write to the working directory.
+//!
+//! # How a sandbox is found
+//!
+//! A session's Pod is `sbx-` and the session id, with `_` as `-`. Its labels and annotations begin with [`K8sConfig::domain`]:
+//!
+//! | key | what |
+//! |---|---|
+//! | label `session`, label `deployment` | whose it is; a Pod of that name without these very values is `NotOurs` |
+//! | label `networking` | for network policies |
+//! | `fingerprint` | a digest of image, directory and networking: another one is `SpecMismatch` |
+//! | `bound` | a digest of variables and hardening, which stay as they were; a difference is logged |
+//! | `nonce` | which call has made it, so that a repeated request knows its own |
+//! | `recreated` | why an earlier sandbox of the session is no more |
+//! | `env` | variables that are not UTF-8 |
+//! | `schema` | the version of all this |
+//!
+//! # What a provision makes of what it finds
+//!
+//! | the Pod | a provision | attach |
+//! |---|---|---|
+//! | runs | answers it, if the spec is the same | answers it |
+//! | is starting | waits, at most [`K8sConfig::ready_timeout`] | `NotFound` |
+//! | is being removed | waits until it is gone, and makes another | `NotFound` |
+//! | has ended: evicted, out of memory, its node shut down, its first process gone | removes it and makes another, which says so in `recreated()` | `NotFound`, with the cause |
+//! | finds no node for [`K8sConfig::unschedulable_grace`] | `Unschedulable`; removed if this call has made it | `NotFound` |
+//! | has an image that cannot be pulled for [`K8sConfig::image_pull_grace`], or never | `ImagePull`; removed likewise | `NotFound` |
+//! | cannot make its container, or cut its network off | `Unavailable`; removed likewise | `NotFound` |
+//! | was removed while somebody waited | `NotFound` | `NotFound` |
+//!
+//! An error of the API server says nothing about the Pod: reads and removals are repeated until their deadline, and nothing is removed because
+//! of it. A command is never repeated.
+//!
+//! # Time
+//!
+//! Every request has a deadline of its own, also through a client that waits longer. A command goes down a WebSocket that is open already;
+//! idle ones close after a minute. A connection that is silent is pinged every 10 seconds, and given up after 45 without an answer, unless
+//! something inside does not read its input. While streams are open the Pod is looked at every 5 seconds, so that a command whose Pod was
+//! removed ends even if the connection does not.
+//!
+//! # What it cannot do
+//!
+//! Bound the number of processes (set the kubelet's `podPidsLimit`), and run an egress gate: `limited` networking reaches nothing, whatever
+//! hosts it lists.
+
+mod api;
+mod carrier;
+mod config;
+mod connect;
+mod error;
+mod gate;
+mod grammar;
+mod handle;
+mod image;
+mod make;
+mod names;
+mod pod;
+mod preflight;
+mod provider;
+mod pump;
+mod stamp;
+mod state;
+mod toleration;
+mod wait;
+
+pub use config::{ImagePullPolicy, K8sConfig};
+pub use grammar::{parse_image_pull_secrets, parse_node_selector};
+pub use image::ImageReport;
+pub use preflight::{Finding, Preflight};
+pub use provider::K8sProvider;
+pub use toleration::{TaintEffect, Toleration, TolerationOperator, parse_tolerations};

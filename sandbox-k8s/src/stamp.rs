@@ -1,0 +1,110 @@
+//! What is stamped on a Pod, read back.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use sandbox::{Env, Error, ErrorKind, Recreated, SandboxPath, SessionId, Spec};
+
+use crate::config::K8sConfig;
+use crate::names::{Key, Keys, NETSETUP, SANDBOX};
+use crate::pod::{bound, fingerprint, is_cut_off};
+
+/// What a handle needs to know of a Pod.
+#[derive(Debug)]
+pub(crate) struct Stamp {
+    pub(crate) uid: String,
+    pub(crate) workdir: SandboxPath,
+    pub(crate) env: Env,
+    pub(crate) recreated: Option<Recreated>,
+}
+
+fn label<'a>(metadata: &'a ObjectMeta, keys: &Keys, key: Key) -> Option<&'a str> {
+    metadata.labels.as_ref()?.get(&keys.name(key)).map(String::as_str)
+}
+
+fn annotation<'a>(pod: &'a Pod, keys: &Keys, key: Key) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(&keys.name(key)).map(String::as_str)
+}
+
+/// Refuses a Pod that has the session's name and is not the session's: the name locates, the labels prove.
+pub(crate) fn check_ours(pod: &Pod, config: &K8sConfig, session: &SessionId) -> Result<(), Error> {
+    let keys = Keys::of(config);
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    for (key, wanted) in [(Key::Session, session.as_str()), (Key::Deployment, &config.deployment)] {
+        let found = label(&pod.metadata, &keys, key);
+        if found != Some(wanted) {
+            let found = found.map_or_else(|| "is missing".to_owned(), |value| format!("is {value:?}"));
+            return Err(Error::new(ErrorKind::NotOurs)
+                .because(format!("pod {name}: its label {} {found}, not {wanted:?}", keys.name(key))));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a Pod that was made to another spec.
+pub(crate) fn check_spec(pod: &Pod, config: &K8sConfig, spec: &Spec) -> Result<(), Error> {
+    let refuse = |what: &str| Err(Error::new(ErrorKind::SpecMismatch).because(what));
+    let keys = Keys::of(config);
+    let Some(there) = &pod.spec else { return refuse("the Pod has no spec") };
+    if !there.containers.iter().any(|container| container.name == SANDBOX) {
+        return refuse("the Pod has no container \"sandbox\"");
+    }
+    // The fingerprint speaks for image, directory and networking, also where something on the way rewrites images. That the
+    // network was cut off must show in the Pod itself.
+    if annotation(pod, &keys, Key::Fingerprint) != Some(&fingerprint(spec)) {
+        return refuse("image, workdir or networking");
+    }
+    let cut_off = there.init_containers.iter().flatten().any(|container| container.name == NETSETUP);
+    if cut_off != is_cut_off(spec) {
+        return refuse("networking");
+    }
+    if config.runtime_class.is_some() && there.runtime_class_name != config.runtime_class {
+        return refuse("runtime_class");
+    }
+    if annotation(pod, &keys, Key::Bound) != Some(&bound(spec)) {
+        tracing::warn!(
+            session = spec.session.as_str(),
+            "the sandbox keeps the variables and the hardening it was made with; the spec has others"
+        );
+    }
+    Ok(())
+}
+
+/// Reads what a handle needs.
+pub(crate) fn read(pod: &Pod, config: &K8sConfig) -> Result<Stamp, Error> {
+    let refuse = |what: &str| Error::new(ErrorKind::SpecMismatch).because(format!("the Pod has {what}"));
+    let keys = Keys::of(config);
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let container =
+        containers.into_iter().find(|c| c.name == SANDBOX).ok_or_else(|| refuse("no container \"sandbox\""))?;
+    let workdir = container.working_dir.as_deref().and_then(|path| SandboxPath::new(path).ok());
+    let mut env = Env::new();
+    for var in container.env.iter().flatten() {
+        if let Some(value) = &var.value {
+            // As it was before `$` was doubled.
+            env.set(var.name.clone(), value.replace("$$", "$")).map_err(|_| refuse("a variable that is none"))?;
+        }
+    }
+    if let Some(text) = annotation(pod, &keys, Key::Env) {
+        let binary: Env = serde_json::from_str(text).map_err(|_| refuse("an annotation of variables that is none"))?;
+        for (name, value) in binary.iter() {
+            env.set(name, value.clone()).map_err(|_| refuse("a variable that is none"))?;
+        }
+    }
+    let recreated = match annotation(pod, &keys, Key::Recreated) {
+        Some(text) => {
+            Some(serde_json::from_str(text).map_err(|_| refuse("an annotation of an earlier death that is none"))?)
+        }
+        None => None,
+    };
+    Ok(Stamp {
+        uid: pod.metadata.uid.clone().ok_or_else(|| refuse("no uid"))?,
+        workdir: workdir.ok_or_else(|| refuse("no working directory"))?,
+        env,
+        recreated,
+    })
+}
+
+/// The session of an object, unless its label is none.
+pub(crate) fn session(metadata: &ObjectMeta, config: &K8sConfig) -> Option<SessionId> {
+    SessionId::new(label(metadata, &Keys::of(config), Key::Session)?).ok()
+}

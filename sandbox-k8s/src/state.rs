@@ -1,0 +1,207 @@
+//! What a Pod tells of its sandbox: pure, and a table in the tests.
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use sandbox::{Death, Recreated};
+
+use crate::gate::is_gated;
+use crate::names::{GATE, NETSETUP, SANDBOX};
+
+/// What a sandbox is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It runs commands.
+    Ready,
+    /// It is on its way, as far as one can see.
+    Starting(String),
+    /// It is not on its way, for a reason that can still pass.
+    Stuck(Stuck, String),
+    /// Its first process has ended, and the Pod has not yet said why.
+    Dying,
+    /// It is dead for good. The flag says whether it ever ran, so that files are lost with it.
+    Dead(Recreated, bool),
+    /// Somebody is removing it.
+    Ending,
+}
+
+/// What keeps a Pod from starting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Stuck {
+    /// The image cannot be pulled at the moment.
+    Pull,
+    /// The image can never be had: its name is none, or it is absent and may not be pulled.
+    Image,
+    /// No node takes it.
+    Unschedulable,
+    /// It waits for somebody outside to let it be scheduled.
+    Gated,
+    /// The container cannot be made.
+    Container,
+    /// The gate ends each time it starts, as one does whose token nobody has recorded.
+    Gate,
+}
+
+/// The longest text that is taken over from a status.
+const MAX_TEXT: usize = 1024;
+
+/// A bounded copy of words that the cluster, or something in the Pod, has written.
+pub(crate) fn words(parts: &[Option<&str>]) -> String {
+    let mut text = String::new();
+    for part in parts.iter().flatten().map(|part| part.trim()).filter(|part| !part.is_empty()) {
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.extend(part.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_TEXT));
+    }
+    text
+}
+
+/// Reads the state of a Pod.
+pub(crate) fn state(pod: &Pod) -> State {
+    if pod.metadata.deletion_timestamp.is_some() {
+        return State::Ending;
+    }
+    let nothing = PodStatus::default();
+    let status = pod.status.as_ref().unwrap_or(&nothing);
+    let sandbox = container(status, SANDBOX);
+    match status.phase.as_deref() {
+        Some("Failed" | "Succeeded") => return dead(status),
+        Some("Running")
+            if sandbox.is_some_and(|c| c.ready) && (!is_gated(pod) || gate_of(status).is_some_and(|c| c.ready)) =>
+        {
+            return State::Ready;
+        }
+        _ => {}
+    }
+    let reason = |c: &ContainerStatus| c.state.as_ref()?.waiting.as_ref().map(|w| w.reason.clone().unwrap_or_default());
+    if let Some(gate) = gate_of(status).filter(|c| reason(c).as_deref() == Some("CrashLoopBackOff")) {
+        let last = gate.last_state.as_ref().and_then(|last| last.terminated.as_ref());
+        let code = last.map(|end| format!("exit code {}", end.exit_code));
+        let text = words(&[
+            Some("the gate ends again and again"),
+            last.and_then(|end| end.message.as_deref()),
+            code.as_deref(),
+        ]);
+        return State::Stuck(Stuck::Gate, text);
+    }
+    if sandbox.and_then(terminated).is_some() {
+        return State::Dying;
+    }
+    let inits = status.init_container_statuses.iter().flatten();
+    let waiting = inits.chain(sandbox).find_map(|c| c.state.as_ref()?.waiting.as_ref());
+    if let Some(waiting) = waiting {
+        let text = words(&[waiting.reason.as_deref(), waiting.message.as_deref()]);
+        match waiting.reason.as_deref().unwrap_or_default() {
+            "InvalidImageName" | "ErrImageNeverPull" => return State::Stuck(Stuck::Image, text),
+            "ErrImagePull"
+            | "ImagePullBackOff"
+            | "ImageInspectError"
+            | "RegistryUnavailable"
+            | "SignatureValidationFailed" => {
+                return State::Stuck(Stuck::Pull, text);
+            }
+            "CreateContainerConfigError"
+            | "CreateContainerError"
+            | "RunContainerError"
+            | "CrashLoopBackOff"
+            | "StartError" => return State::Stuck(Stuck::Container, text),
+            _ => return State::Starting(text),
+        }
+    }
+    let scheduled = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False");
+    if let Some(condition) = scheduled {
+        let text = words(&[condition.reason.as_deref(), condition.message.as_deref()]);
+        match condition.reason.as_deref() {
+            Some("Unschedulable") => return State::Stuck(Stuck::Unschedulable, text),
+            Some("SchedulingGated") => return State::Stuck(Stuck::Gated, text),
+            _ => return State::Starting(text),
+        }
+    }
+    let phase = status.phase.as_deref().unwrap_or("no phase yet");
+    State::Starting(words(&[Some(phase), status.reason.as_deref(), status.message.as_deref()]))
+}
+
+fn container<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
+    status.container_statuses.iter().flatten().find(|c| c.name == name)
+}
+
+fn gate_of(status: &PodStatus) -> Option<&ContainerStatus> {
+    status.init_container_statuses.iter().flatten().find(|c| c.name == GATE)
+}
+
+fn terminated(container: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    container.state.as_ref()?.terminated.as_ref()
+}
+
+/// The state of a Pod that has ended.
+fn dead(status: &PodStatus) -> State {
+    let failed_init = status
+        .init_container_statuses
+        .iter()
+        .flatten()
+        // A gate outlives the sandbox, and how it ends says nothing of that.
+        .filter(|c| c.name != GATE)
+        .find_map(|c| terminated(c).filter(|end| end.exit_code != 0).map(|end| (c.name.as_str(), end)));
+    if let Some((name, end)) = failed_init {
+        let what = if name == NETSETUP { "the network could not be cut off" } else { "an init container failed" };
+        let code = format!("exit code {}", end.exit_code);
+        let detail = words(&[Some(what), end.message.as_deref(), Some(&code)]);
+        return State::Dead(Recreated::new(Death::Ended, detail), false);
+    }
+    let end = container(status, SANDBOX).and_then(terminated);
+    let ran = match end {
+        Some(end) => !matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun")),
+        // An evicted Pod can have lost its containers' states; one that was refused by the node never had any.
+        None => status.reason.as_deref().is_some_and(|r| matches!(r, "Evicted" | "NodeLost")),
+    };
+    let code = end.map(|end| format!("exit code {}", end.exit_code));
+    let detail = words(&[
+        status.reason.as_deref(),
+        status.message.as_deref(),
+        end.and_then(|end| end.reason.as_deref()),
+        end.and_then(|end| end.message.as_deref()),
+        code.as_deref(),
+    ]);
+    State::Dead(Recreated::new(cause(status), detail), ran)
+}
+
+/// Why a Pod has ended, or is being removed.
+fn cause(status: &PodStatus) -> Death {
+    match status.reason.as_deref().unwrap_or_default() {
+        "Evicted" | "Preempting" | "Preempted" => return Death::Evicted,
+        "NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated" | "NodeAffinity" => return Death::NodeLost,
+        _ => {}
+    }
+    let sandbox = container(status, SANDBOX);
+    match sandbox.and_then(terminated).and_then(|end| end.reason.as_deref()) {
+        Some("OOMKilled") => return Death::OomKilled,
+        Some("ContainerStatusUnknown") => return Death::NodeLost,
+        _ => {}
+    }
+    let disrupted = status.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget" && c.status == "True");
+    match disrupted.and_then(|c| c.reason.as_deref()) {
+        Some("DeletionByTaintManager" | "DeletionByPodGC") => Death::NodeLost,
+        Some(_) => Death::Evicted,
+        None => Death::Ended,
+    }
+}
+
+/// Why the sandbox of a Pod is no more; `None` while it lives, as far as one can see. The flag: whether that is the last word.
+pub(crate) fn death(pod: &Pod) -> Option<(Death, bool)> {
+    match state(pod) {
+        State::Dead(why, _) => Some((why.reason, true)),
+        State::Dying => Some((Death::Ended, false)),
+        State::Ending => {
+            let nothing = PodStatus::default();
+            match cause(pod.status.as_ref().unwrap_or(&nothing)) {
+                // That its first process ended is the effect of the removal.
+                Death::Ended => Some((Death::Deleted, true)),
+                cause => Some((cause, true)),
+            }
+        }
+        State::Ready | State::Starting(_) | State::Stuck(..) => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

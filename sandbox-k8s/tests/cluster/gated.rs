@@ -1,0 +1,244 @@
+//! Sandboxes with a gate: when its token is made, recorded and taken back.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kube::api::{DeleteParams, PostParams};
+use libtest_mimic::Trial;
+use sandbox::{
+    AllowedHost, Death, Error, ErrorKind, GateMinter, GateRevoker, GateSpec, GateToken, Networking, Provider,
+    SessionId, Spec, async_trait,
+};
+use sandbox_k8s::K8sProvider;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
+
+use crate::bed::{Bed, equal, fails, holds, reap, says};
+use crate::{Outcome, bed_trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        bed_trial("gated::life", life),
+        bed_trial("gated::shape_changes", shape_changes),
+        bed_trial("gated::token_not_recorded", token_not_recorded),
+        bed_trial("gated::token_forgotten", token_forgotten),
+        bed_trial("gated::racers", racers),
+        bed_trial("gated::revoked_before_a_reap", revoked_before_a_reap),
+    ]
+}
+
+/// A control plane: the one valid token of each session, and what was asked of it.
+#[derive(Debug, Default)]
+struct Plane {
+    valid: Mutex<HashMap<SessionId, String>>,
+    log: Mutex<Vec<&'static str>>,
+    fails: AtomicBool,
+}
+
+impl Plane {
+    fn note(&self, what: &'static str) -> Result<(), Error> {
+        self.log.lock().unwrap().push(what);
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(Error::new(ErrorKind::Unavailable).because("the plane is down")),
+            false => Ok(()),
+        }
+    }
+
+    /// What was asked since the last time.
+    fn asked(&self) -> Vec<&'static str> {
+        std::mem::take(&mut *self.log.lock().unwrap())
+    }
+
+    /// Serves the policy to gates with a valid token, at the address that Pods of the test bed reach; says where.
+    async fn serve(self: &Arc<Self>, bed: &Bed) -> Result<String, crate::Any> {
+        let options = kube::config::KubeConfigOptions { context: crate::bed::context(), ..Default::default() };
+        let server = kube::Config::from_kubeconfig(&options).await?.cluster_url.host().unwrap_or_default().to_owned();
+        let network = server.rsplit_once('.').ok_or("the server has no address of version 4")?.0.to_owned();
+        let listener = TcpListener::bind("0.0.0.0:0").await?;
+        let url = format!("http://{network}.254:{}", listener.local_addr()?.port());
+        let (plane, _) = (Arc::clone(self), bed);
+        // Ends with the runtime of the test.
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let plane = Arc::clone(&plane);
+                tokio::spawn(async move {
+                    let (from, mut to) = socket.into_split();
+                    let mut lines = BufReader::new(from).lines();
+                    let mut good = false;
+                    while let Ok(Some(line)) = lines.next_line().await {
+                        if line.is_empty() {
+                            break;
+                        }
+                        if let Some(token) = line.strip_prefix("Authorization: Bearer ") {
+                            good = plane.valid.lock().unwrap().values().any(|valid| valid == token);
+                        }
+                    }
+                    let answer = if good { "200 OK" } else { "401 Unauthorized" };
+                    let text = format!("HTTP/1.1 {answer}\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}");
+                    let _ = to.write_all(text.as_bytes()).await;
+                });
+            }
+        });
+        Ok(url)
+    }
+}
+
+#[async_trait]
+impl GateMinter for Plane {
+    fn generate(&self) -> Result<GateToken, Error> {
+        self.log.lock().unwrap().push("generate");
+        GateToken::generate()
+    }
+
+    async fn persist(&self, session: &SessionId, token: &GateToken) -> Result<(), Error> {
+        self.note("persist")?;
+        self.valid.lock().unwrap().insert(session.clone(), token.expose().to_owned());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl GateRevoker for Plane {
+    async fn revoke(&self, session: &SessionId) -> Result<(), Error> {
+        self.note("revoke")?;
+        self.valid.lock().unwrap().remove(session);
+        Ok(())
+    }
+}
+
+struct Gated {
+    plane: Arc<Plane>,
+    provider: K8sProvider,
+    spec: Spec,
+}
+
+async fn open(bed: &Bed) -> Result<Gated, crate::Any> {
+    let plane = Arc::new(Plane::default());
+    let url = plane.serve(bed).await?;
+    let mut spec = bed
+        .spec()
+        .with_networking(Networking::limited([AllowedHost::new("example.org")?]))
+        .with_gate(GateSpec::new("testbed.local/gate:1", url));
+    spec.hardening.run_as_user = Some(0);
+    Ok(Gated { provider: with(bed, &plane)?, plane, spec })
+}
+
+/// A provider as another process of the same service would have it.
+fn with(bed: &Bed, plane: &Arc<Plane>) -> Result<K8sProvider, Error> {
+    let (minter, revoker) = (Arc::clone(plane), Arc::clone(plane));
+    Ok(bed.provider()?.with_gates(minter, revoker))
+}
+
+async fn life(bed: Bed) -> Outcome {
+    let Gated { plane, provider, spec } = open(&bed).await?;
+    let sandbox = provider.provision(&spec).await?;
+    equal("a provision", plane.asked(), vec!["generate", "persist"])?;
+    let proxy = "exec 3<>/dev/tcp/127.0.0.1/15080 && printf 'GET /health HTTP/1.0\\r\\n\\r\\n' >&3 && tail -n1 <&3";
+    equal("the gate answers inside", says(&sandbox, proxy).await?, "ok".to_owned())?;
+    let proxies = says(&sandbox, "echo $HTTP_PROXY $https_proxy \"[$NO_PROXY$no_proxy]\"").await?;
+    equal("the proxies", proxies, "http://127.0.0.1:15080 http://127.0.0.1:15080 []".to_owned())?;
+    holds(
+        "the token is not there",
+        !says(&sandbox, "env; cat /proc/[0-9]*/environ | tr '\\0' '\\n'").await?.contains("gtk_"),
+        (),
+    )?;
+    // The hosts of a gated sandbox are the gate's to know: another list is the same sandbox.
+    let uid = bed.uid(&spec.session).await?;
+    let other = spec.clone().with_networking(Networking::Unrestricted);
+    with(&bed, &plane)?.provision(&other).await?;
+    provider.attach(&spec.session).await?;
+    equal("an adoption", (plane.asked(), bed.uid(&spec.session).await?), (vec![], uid))?;
+    let refused = fails("a gate without a minter", bed.provider()?.provision(&spec).await)?;
+    equal("its kind", refused.kind(), ErrorKind::Unsupported)?;
+    reap(&provider, &spec.session).await?;
+    equal("a reap", plane.asked(), vec!["revoke"])
+}
+
+async fn shape_changes(bed: Bed) -> Outcome {
+    let Gated { plane, provider, spec } = open(&bed).await?;
+    let mut plain = spec.clone().with_networking(Networking::Unrestricted);
+    plain.gate = None;
+    provider.provision(&plain).await?;
+    let gated = provider.provision(&spec).await?;
+    equal("a gate for one that has none", plane.asked(), vec!["generate", "persist"])?;
+    equal("it says so", gated.recreated().map(|r| r.reason), Some(Death::Replaced))?;
+    let uid = bed.uid(&spec.session).await?;
+    plane.fails.store(true, Ordering::SeqCst);
+    fails("no gate, while the token cannot be taken back", provider.provision(&plain).await)?;
+    equal("the Pod", bed.uid(&spec.session).await?, uid)?;
+    plane.fails.store(false, Ordering::SeqCst);
+    let again = provider.provision(&plain).await?;
+    equal("no gate for one that has one", plane.asked(), vec!["revoke", "revoke"])?;
+    equal("it says so", again.recreated().map(|r| r.reason), Some(Death::Replaced))?;
+    equal("no proxies", says(&again, "env | grep -ci proxy").await?, "0".to_owned())?;
+    reap(&provider, &spec.session).await
+}
+
+async fn token_not_recorded(bed: Bed) -> Outcome {
+    let Gated { plane, provider, spec } = open(&bed).await?;
+    plane.fails.store(true, Ordering::SeqCst);
+    let error = fails("a provision whose token is not recorded", provider.provision(&spec).await)?;
+    equal("its kind", error.kind(), ErrorKind::Unavailable)?;
+    equal("what is left", bed.uid(&spec.session).await?, None)?;
+    equal("what was asked", plane.asked(), vec!["generate", "persist"])
+}
+
+/// A process that died between making the Pod and recording the token leaves a gate that nobody lets in.
+async fn token_forgotten(bed: Bed) -> Outcome {
+    let Gated { plane, provider, spec } = open(&bed).await?;
+    provider.provision(&spec).await?;
+    let name = spec.session.object_name("sbx");
+    let mut pod = bed.pods.get(&name).await?;
+    bed.pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
+    while bed.pods.get_opt(&name).await?.is_some() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    pod.metadata = kube::core::ObjectMeta {
+        name: pod.metadata.name,
+        labels: pod.metadata.labels,
+        annotations: pod.metadata.annotations,
+        ..Default::default()
+    };
+    pod.status = None;
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = None;
+    }
+    plane.valid.lock().unwrap().clear();
+    bed.pods.create(&PostParams::default(), &pod).await?;
+    plane.asked();
+    let error = fails("a provision that finds it", provider.provision(&spec).await)?;
+    holds("why", error.reason().is_some_and(|r| r.contains("the token is not valid")), &error)?;
+    equal("it is removed, whoever made it", bed.uid(&spec.session).await?, None)?;
+    equal("what was asked", plane.asked(), vec![])?;
+    provider.provision(&spec).await?;
+    equal("the next one", plane.asked(), vec!["generate", "persist"])?;
+    reap(&provider, &spec.session).await
+}
+
+async fn racers(bed: Bed) -> Outcome {
+    let Gated { plane, provider, spec } = open(&bed).await?;
+    let others = [provider, with(&bed, &plane)?, with(&bed, &plane)?];
+    let all = futures::future::join_all(others.iter().map(|provider| provider.provision(&spec))).await;
+    for one in all {
+        equal("each has a sandbox that works", says(&one?, "echo alive").await?, "alive".to_owned())?;
+    }
+    let asked = plane.asked();
+    equal("tokens recorded", asked.iter().filter(|what| **what == "persist").count(), 1)?;
+    reap(&others[0], &spec.session).await
+}
+
+async fn revoked_before_a_reap(bed: Bed) -> Outcome {
+    let Gated { plane, provider, spec } = open(&bed).await?;
+    provider.provision(&spec).await?;
+    let uid = bed.uid(&spec.session).await?;
+    plane.fails.store(true, Ordering::SeqCst);
+    fails("a reap whose token cannot be taken back", provider.reap(&spec.session).await)?;
+    equal("the Pod", bed.uid(&spec.session).await?, uid)?;
+    plane.fails.store(false, Ordering::SeqCst);
+    reap(&provider, &spec.session).await?;
+    plane.asked();
+    provider.reap(&spec.session).await?;
+    equal("a reap of nothing", plane.asked(), vec!["revoke"])
+}
