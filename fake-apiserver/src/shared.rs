@@ -1,0 +1,113 @@
+//! What all connections, the kubelet and the test's handle share.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::kubelet::Kubelet;
+use crate::log::Log;
+use crate::options::Options;
+use crate::place::Places;
+use crate::rule::Rules;
+use crate::store::Store;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    store: Mutex<Store>,
+    /// Counts the changes of the store.
+    pub(crate) changed: watch::Sender<u64>,
+    pub(crate) rules: Rules,
+    pub(crate) log: Log,
+    pub(crate) access: Access,
+    pub(crate) kubelet: Kubelet,
+    pub(crate) places: Places,
+    pub(crate) tasks: Tasks,
+    pub(crate) options: Options,
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options) -> Self {
+        Self {
+            store: Mutex::default(),
+            changed: watch::Sender::new(0),
+            rules: Rules::default(),
+            log: Log::new(),
+            access: Access::default(),
+            kubelet: Kubelet::default(),
+            places: Places::default(),
+            tasks: Tasks::default(),
+            options,
+        }
+    }
+
+    /// Looks at the store, and wakes who waits for a change if there was one.
+    pub(crate) fn store<T>(&self, f: impl FnOnce(&mut Store) -> T) -> T {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = (store.revision(), store.bookmarks);
+        let out = f(&mut store);
+        let changed = before != (store.revision(), store.bookmarks);
+        drop(store);
+        if changed {
+            self.wake();
+        }
+        out
+    }
+
+    /// Lets the kubelet and every watch look again.
+    pub(crate) fn wake(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+/// What the client may do: everything that was not forbidden.
+#[derive(Debug, Default)]
+pub(crate) struct Access(Mutex<HashSet<(String, String)>>);
+
+impl Access {
+    fn set(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn forbid(&self, verb: &str, resource: &str) {
+        self.set().insert((verb.to_owned(), resource.to_owned()));
+    }
+
+    pub(crate) fn allow(&self, verb: &str, resource: &str) {
+        self.set().remove(&(verb.to_owned(), resource.to_owned()));
+    }
+
+    pub(crate) fn allows(&self, verb: &str, resource: &str) -> bool {
+        let set = self.set();
+        let forbidden = |verb: &str| set.contains(&(verb.to_owned(), resource.to_owned()));
+        !forbidden(verb) && !forbidden("*")
+    }
+}
+
+/// Every task that serves somebody; they all end with the server.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks(Mutex<Option<JoinSet<()>>>, std::sync::atomic::AtomicBool);
+
+impl Tasks {
+    /// Starts a task, unless the server has ended.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut set = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.1.load(std::sync::atomic::Ordering::SeqCst) {
+            return;
+        }
+        let set = set.get_or_insert_default();
+        while set.try_join_next().is_some() {}
+        set.spawn(task);
+    }
+
+    /// Ends them all; none begins afterwards.
+    pub(crate) fn close(&self) -> JoinSet<()> {
+        let mut set = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.1.store(true, std::sync::atomic::Ordering::SeqCst);
+        let mut set = set.take().unwrap_or_default();
+        set.abort_all();
+        set
+    }
+}
