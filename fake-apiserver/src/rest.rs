@@ -181,7 +181,7 @@ pub(crate) fn create(
         return Err(Refusal::bad_request(message));
     }
     if resource == "pods" {
-        if !object["spec"]["containers"].as_array().is_some_and(|list| !list.is_empty()) {
+        if object["spec"]["containers"].as_array().is_none_or(|list| list.is_empty()) {
             return Err(Refusal::invalid(resource, &name, "spec.containers", "Required value"));
         }
         object["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"});
