@@ -17,7 +17,8 @@ use crate::rest;
 use crate::rule::{Rule, RuleHandle};
 use crate::server;
 use crate::shared::Shared;
-use crate::store::Key;
+use crate::store::{Key, new_uid};
+use crate::wire::Cut;
 
 /// How long the `until…` methods wait.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -304,6 +305,34 @@ impl FakeApi {
     /// Forgets what happened: watches from earlier versions and later pages of earlier lists are answered 410.
     pub fn compact(&self) {
         self.shared.store(crate::store::Store::compact);
+    }
+
+    /// Ends every connection that is open now, streams and watches too, as a server that restarts does. Processes in
+    /// pods go on, and so does the server.
+    pub fn cut_connections(&self, cut: Cut) {
+        self.shared.cuts.cut(cut);
+    }
+
+    /// Records an event about a pod, as a kubelet or a scheduler does.
+    ///
+    /// # Panics
+    ///
+    /// If the pod is not there.
+    pub fn add_event(&self, namespace: &str, name: &str, reason: &str, message: &str) {
+        let pod = self.pod(namespace, name).unwrap_or_else(|| panic!("there is no pod {namespace}/{name}"));
+        let about = json!({"kind": "Pod", "namespace": namespace, "name": name, "uid": pod["metadata"]["uid"]});
+        let event = json!({
+            "kind": "Event",
+            "apiVersion": "v1",
+            "metadata": {},
+            "involvedObject": about,
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+        });
+        let key = Key::new("events", namespace, &format!("{name}.{}", new_uid()));
+        // A random name is not taken.
+        let _ = self.shared.store(|store| store.create(key, event));
     }
 
     /// Sends a bookmark to every watch that wants them.

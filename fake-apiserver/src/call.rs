@@ -152,7 +152,8 @@ impl Query {
     }
 }
 
-fn decode(text: &str) -> String {
+/// Undoes percent encoding.
+pub(crate) fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;

@@ -82,6 +82,9 @@ impl Fate {
         match self {
             Self::Unschedulable(message) => {
                 pod["status"] = json!({"phase": "Pending", "qosClass": "BestEffort"});
+                if let Some(spec) = pod["spec"].as_object_mut() {
+                    spec.remove("nodeName");
+                }
                 condition(pod, "PodScheduled", false, "Unschedulable", message);
             }
             Self::Waiting { container, reason, message } => {

@@ -7,7 +7,8 @@ use tokio::sync::watch;
 /// A gate at which requests wait until a test opens it: the way to hold a race still.
 ///
 /// Clones are the same gate. A rule sends requests to it with [`Rule::hold`](crate::Rule::hold) or
-/// [`Rule::hold_answer`](crate::Rule::hold_answer).
+/// [`Rule::hold_answer`](crate::Rule::hold_answer); a stream waits at one to be cut or frozen
+/// ([`ExecFault::cut_at`](crate::ExecFault::cut_at)).
 #[derive(Debug, Clone)]
 pub struct Gate {
     open: watch::Sender<bool>,
@@ -32,7 +33,7 @@ impl Gate {
         self.open.send_replace(true);
     }
 
-    /// How many requests have come to the gate so far.
+    /// How many requests, or streams, have come to the gate so far.
     #[must_use]
     pub fn arrived(&self) -> usize {
         *self.arrived.borrow()

@@ -1,6 +1,6 @@
 //! A little kubelet and scheduler: takes pods from created to ready, and away.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -117,9 +117,11 @@ fn next_step(pod: &Value) -> Option<Step> {
 /// Leads all pods until the task is aborted.
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut changed = shared.changed.subscribe();
+    let mut watched = Watched::default();
     loop {
         changed.mark_unchanged();
-        let (busy, next) = tick(&shared).await;
+        watched.look(&shared);
+        let (busy, next) = tick(&shared, &watched.pods).await;
         if busy {
             // One step at a time, so that watches can see each.
             tokio::task::yield_now().await;
@@ -139,12 +141,43 @@ async fn sleep_until(next: Option<Instant>) {
     }
 }
 
-async fn tick(shared: &Arc<Shared>) -> (bool, Option<Instant>) {
+/// The pods that have a step before them. Of ten thousand that are settled, none is looked at twice.
+#[derive(Debug, Default)]
+struct Watched {
+    seen: u64,
+    pods: BTreeSet<Key>,
+}
+
+impl Watched {
+    fn look(&mut self, shared: &Arc<Shared>) {
+        let (revision, changed, missed) = shared.store(|store| {
+            let changes = store.changes_after(self.seen, usize::MAX);
+            let missed = changes.is_none();
+            let keys: Vec<Key> = match changes {
+                Some(changes) => changes.into_iter().map(|change| change.key).collect(),
+                None => store.keys("pods"),
+            };
+            (store.revision(), keys, missed)
+        });
+        self.seen = revision;
+        if missed {
+            self.pods.clear();
+        }
+        for key in changed.into_iter().filter(|key| key.resource == "pods") {
+            match shared.store(|store| store.get(&key).is_some_and(|pod| next_step(pod).is_some())) {
+                true => self.pods.insert(key),
+                false => self.pods.remove(&key),
+            };
+        }
+    }
+}
+
+async fn tick(shared: &Arc<Shared>, pods: &BTreeSet<Key>) -> (bool, Option<Instant>) {
     let now = Instant::now();
     let (mut busy, mut next) = (false, None::<Instant>);
-    for key in shared.store(|store| store.keys("pods")) {
-        let Some(pod) = shared.store(|store| store.get(&key).cloned()) else { continue };
-        match shared.kubelet.due(&key, &pod, &shared.options.steps, now) {
+    for key in pods {
+        let Some(pod) = shared.store(|store| store.get(key).cloned()) else { continue };
+        match shared.kubelet.due(key, &pod, &shared.options.steps, now) {
             Due::Never => {}
             Due::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
             Due::Now(Step::Terminate) => {
@@ -152,14 +185,14 @@ async fn tick(shared: &Arc<Shared>) -> (bool, Option<Instant>) {
                 end(shared, &uid).await;
                 shared.store(|store| {
                     let same = |pod: &&Arc<Value>| pod["metadata"]["uid"] == uid.as_str();
-                    if store.get(&key).filter(same).is_some() {
-                        store.remove(&key);
+                    if store.get(key).filter(same).is_some() {
+                        store.remove(key);
                     }
                 });
                 busy = true;
             }
             Due::Now(step) => {
-                shared.store(|store| store.edit(&key, |pod| advance(pod, step)));
+                shared.store(|store| store.edit(key, |pod| advance(pod, step)));
                 busy = true;
             }
         }

@@ -3,7 +3,7 @@
 //! It speaks HTTP/1.1 on a port of the loopback interface, keeps pods, namespaces and nodes, leads pods through the
 //! steps of their lives, and runs commands as processes of this machine. And it misbehaves on request: [`Rule`] says
 //! which requests are dropped, delayed, answered wrongly or cut, [`ExecFault`] and [`WatchFault`] how a stream goes
-//! wrong, [`Fate`] what becomes of a pod.
+//! wrong, [`Fate`] what becomes of a pod, [`Gate`] when.
 //!
 //! It is no proof that something works on Kubernetes. What a real cluster shows is to be shown on a real cluster; this
 //! is for what can't be had there at the right moment: a create that is applied and answered 504, a stream that breaks

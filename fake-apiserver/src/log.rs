@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use crate::call::{Call, Verb};
+use crate::call::{Call, Verb, decode};
 use crate::on::On;
 
 /// Requests that are remembered; older ones are forgotten first.
@@ -42,6 +42,14 @@ pub struct Logged {
 }
 
 impl Logged {
+    /// Whether the path or the query holds this text, as it came or decoded.
+    #[must_use]
+    pub fn mentions(&self, text: &str) -> bool {
+        self.target.contains(text)
+            || decode(&self.target).contains(text)
+            || decode(&self.target.replace('+', " ")).contains(text)
+    }
+
     /// Whether `on` means this request.
     #[must_use]
     pub fn is(&self, on: &On) -> bool {

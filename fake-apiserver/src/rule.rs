@@ -20,7 +20,7 @@ use crate::wire::Cut;
 /// A rule says which requests it is for ([`On`]), which of them by count ([`nth`](Self::nth),
 /// [`times`](Self::times); without either, all), whether they wait, and one deed. A rule with no deed serves the
 /// request as usual, after the wait. When several rules are for a request, the one that was added first acts; each
-/// counts it.
+/// counts it. A deed that does not fit the request, such as [`exec`](Self::exec) on a list, does nothing.
 ///
 /// ```
 /// use fake_apiserver::{On, Rule, Verb};
@@ -57,7 +57,7 @@ impl Pause {
     }
 }
 
-type Liar = Arc<dyn Fn(&mut Value) + Send + Sync>;
+pub(crate) type Liar = Arc<dyn Fn(&mut Value) + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) enum Action {
@@ -214,7 +214,8 @@ impl Rule {
         self.deed(Action::CutRequest(bytes, cut))
     }
 
-    /// Deed: the request is carried out, and the object in the answer is falsified. For a list, each item is.
+    /// Deed: the request is carried out, and the object in the answer is falsified. For a list, each item is; for a
+    /// watch, the object of each event.
     #[must_use]
     pub fn lie(self, lie: impl Fn(&mut Value) + Send + Sync + 'static) -> Self {
         self.deed(Action::Lie(Arc::new(lie)))

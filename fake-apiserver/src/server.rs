@@ -66,8 +66,12 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let control = Control::new();
     let wire = TokioIo::new(Wire::new(stream, Arc::clone(&control)));
     let service = service_fn(|request| request_of(Arc::clone(&shared), Arc::clone(&control), request));
-    // How a connection ends is the client's to judge.
-    let _ = http1::Builder::new().serve_connection(wire, service).with_upgrades().await;
+    let serving = http1::Builder::new().serve_connection(wire, service).with_upgrades();
+    tokio::select! {
+        // How a connection ends is the client's to judge.
+        _ = serving => {}
+        cut = shared.cuts.next() => control.cut(cut),
+    }
 }
 
 async fn request_of(shared: Arc<Shared>, control: Arc<Control>, mut request: Request<Incoming>) -> Answer {
@@ -157,11 +161,12 @@ impl Asked<'_> {
                 Ok(response.map(|()| full(Bytes::new())))
             }
             Verb::Watch if matches!(self.call.resource.as_str(), "pods" | "nodes" | "namespaces" | "events") => {
-                let fault = match &verdict.action {
-                    Action::Watch(fault) => Some(*fault),
-                    _ => None,
+                let (fault, lie) = match &verdict.action {
+                    Action::Watch(fault) => (Some(*fault), None),
+                    Action::Lie(lie) => (None, Some(Arc::clone(lie))),
+                    _ => (None, None),
                 };
-                let events = watch::start(self.shared, self.call, partial, fault)?;
+                let events = watch::start(self.shared, self.call, partial, fault, lie)?;
                 Ok(response(StatusCode::OK, "application/json", streamed(events)))
             }
             _ => {

@@ -13,6 +13,7 @@ use crate::options::Options;
 use crate::place::Places;
 use crate::rule::Rules;
 use crate::store::Store;
+use crate::wire::Cut;
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) kubelet: Kubelet,
     pub(crate) places: Places,
     pub(crate) tasks: Tasks,
+    pub(crate) cuts: Cuts,
     pub(crate) options: Options,
 }
 
@@ -39,6 +41,7 @@ impl Shared {
             kubelet: Kubelet::default(),
             places: Places::default(),
             tasks: Tasks::default(),
+            cuts: Cuts::new(),
             options,
         }
     }
@@ -83,6 +86,31 @@ impl Access {
         let set = self.set();
         let forbidden = |verb: &str| set.contains(&(verb.to_owned(), resource.to_owned()));
         !forbidden(verb) && !forbidden("*")
+    }
+}
+
+/// Cuts of everything that is connected.
+#[derive(Debug)]
+pub(crate) struct Cuts(watch::Sender<Cut>);
+
+impl Cuts {
+    fn new() -> Self {
+        Self(watch::Sender::new(Cut::Fin))
+    }
+
+    pub(crate) fn cut(&self, cut: Cut) {
+        self.0.send_replace(cut);
+    }
+
+    /// Waits for the next cut from now.
+    pub(crate) fn next(&self) -> impl Future<Output = Cut> + Send + use<> {
+        let mut cuts = self.0.subscribe();
+        async move {
+            match cuts.changed().await {
+                Ok(()) => *cuts.borrow(),
+                Err(_) => std::future::pending().await,
+            }
+        }
     }
 }
 

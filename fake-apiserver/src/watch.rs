@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::call::Call;
 use crate::refusal::Refusal;
+use crate::rule::Liar;
 use crate::selector::Selector;
 use crate::shared::Shared;
 use crate::store::{Change, metadata_only};
@@ -49,6 +50,7 @@ struct Watch {
     bookmarks: Option<u64>,
     deadline: Instant,
     fault: Option<WatchFault>,
+    lie: Option<Liar>,
     /// Events that come before any change.
     first: Vec<Value>,
     over: bool,
@@ -60,6 +62,7 @@ pub(crate) fn start(
     call: &Call,
     metadata: bool,
     fault: Option<WatchFault>,
+    lie: Option<Liar>,
 ) -> Result<impl Stream<Item = Result<Bytes, Infallible>> + Send + use<>, Refusal> {
     let selector = Selector::parse(call.query.get("labelSelector"), call.query.get("fieldSelector"))?;
     let from = match call.query.get("resourceVersion") {
@@ -104,6 +107,7 @@ pub(crate) fn start(
         bookmarks: wants_bookmarks.then_some(bookmarks),
         deadline: Instant::now() + timeout,
         fault,
+        lie,
         first,
         over: false,
     };
@@ -128,7 +132,10 @@ impl Watch {
             }
             Some(WatchFault::HalfEvent) | None => {}
         }
-        let events = self.events().await;
+        let mut events = self.events().await;
+        if let Some(lie) = &self.lie {
+            events.iter_mut().for_each(|event| lie(&mut event["object"]));
+        }
         if self.fault == Some(WatchFault::HalfEvent) {
             self.over = true;
             let line = lines(&events[..events.len().min(1)]);

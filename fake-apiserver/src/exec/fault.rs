@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::gate::Gate;
 use crate::options::Protocol;
 use crate::wire::Cut;
 
@@ -21,6 +22,8 @@ pub struct ExecFault {
     pub(super) cut_output: Option<(u64, Cut)>,
     pub(super) cut_input: Option<(u64, Cut)>,
     pub(super) stop_output: Option<u64>,
+    pub(super) cut_at: Option<(Gate, Cut)>,
+    pub(super) freeze_at: Option<Gate>,
     pub(super) half_frame: bool,
     pub(super) half_status: Option<Cut>,
     pub(super) status: Status,
@@ -70,6 +73,21 @@ impl ExecFault {
     #[must_use]
     pub fn half_frame(mut self) -> Self {
         self.half_frame = true;
+        self
+    }
+
+    /// The stream ends when a test opens the gate.
+    #[must_use]
+    pub fn cut_at(mut self, gate: &Gate, cut: Cut) -> Self {
+        self.cut_at = Some((gate.clone(), cut));
+        self
+    }
+
+    /// The stream stays open, and nothing is read or written any more once a test opens the gate: a network that
+    /// swallows everything.
+    #[must_use]
+    pub fn freeze_at(mut self, gate: &Gate) -> Self {
+        self.freeze_at = Some(gate.clone());
         self
     }
 

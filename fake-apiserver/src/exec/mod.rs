@@ -5,6 +5,7 @@ mod frames;
 mod process;
 mod session;
 
+use std::future::Future;
 use std::sync::Arc;
 
 use http::header::{CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
@@ -23,7 +24,7 @@ use crate::options::{NotRunning, Protocol};
 use crate::refusal::Refusal;
 use crate::shared::Shared;
 use crate::store::Key;
-use crate::wire::Wire;
+use crate::wire::{Cut, Wire};
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
@@ -72,16 +73,23 @@ pub(crate) fn open(
             }
         },
     };
-    shared.tasks.spawn(serve(upgrade, subject, protocol, fault));
+    let cut = shared.cuts.next();
+    shared.tasks.spawn(serve(upgrade, subject, protocol, fault, cut));
     Ok(response)
 }
 
-async fn serve(upgrade: OnUpgrade, subject: Subject, protocol: Protocol, fault: ExecFault) {
+async fn serve(
+    upgrade: OnUpgrade,
+    subject: Subject,
+    protocol: Protocol,
+    fault: ExecFault,
+    cut: impl Future<Output = Cut>,
+) {
     // Without a stream, the process goes on alone.
     let Ok(upgraded) = upgrade.await else { return };
     let Ok(parts) = upgraded.downcast::<TokioIo<Wire>>() else { return };
     let Some(stream) = parts.io.into_inner().into_stream() else { return };
-    session::run(stream, &parts.read_buf, subject, protocol, &fault).await;
+    session::run(stream, &parts.read_buf, subject, protocol, &fault, cut).await;
 }
 
 /// The pod's uid, the container's spec, and why it does not run if it does not.

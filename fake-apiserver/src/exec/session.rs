@@ -1,5 +1,6 @@
 //! One stream: the channel protocol over a WebSocket, and everything that can go wrong with it.
 
+use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -46,6 +47,7 @@ pub(super) async fn run(
     subject: Subject,
     protocol: Protocol,
     fault: &ExecFault,
+    cut: impl Future<Output = Cut>,
 ) {
     let (pongs, to_answer) = mpsc::channel(8);
     let in_frame = AtomicBool::new(false);
@@ -60,9 +62,29 @@ pub(super) async fn run(
         tokio::select! {
             end = writer.run(said, to_answer) => end,
             end = reader.run(Frames::new(read, read_already)) => end,
+            cut = cut => End::Cut(cut),
+            cut = cut_at(fault) => End::Cut(cut),
+            () = freeze_at(fault) => std::future::pending().await,
         }
     };
     finish(stream, end, in_frame.into_inner()).await;
+}
+
+async fn cut_at(fault: &ExecFault) -> Cut {
+    match &fault.cut_at {
+        Some((gate, cut)) => {
+            gate.pass().await;
+            *cut
+        }
+        None => std::future::pending().await,
+    }
+}
+
+async fn freeze_at(fault: &ExecFault) {
+    match &fault.freeze_at {
+        Some(gate) => gate.pass().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn finish(mut stream: TcpStream, end: End, in_frame: bool) {

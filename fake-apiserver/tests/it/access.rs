@@ -60,6 +60,7 @@ async fn the_log_tells_what_was_asked() {
     let exec = log.iter().find(|request| request.is(&On::exec())).unwrap();
     assert!(exec.target.contains("command=printf&command=a+b%26c"), "{}", exec.target);
     assert_eq!(exec.status, Some(101));
+    assert!(exec.mentions("a b&c") && exec.mentions("printf") && !exec.mentions("a b&d"));
 }
 
 #[tokio::test]

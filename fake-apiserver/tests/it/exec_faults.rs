@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use fake_apiserver::{Cut, ExecFault, FakeApi, On, Options, Protocol, Rule};
+use fake_apiserver::{Cut, ExecFault, FakeApi, Gate, On, Options, Protocol, Rule};
 use futures::{SinkExt, StreamExt};
+use kube::api::WatchParams;
 use serde_json::json;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -100,6 +101,54 @@ async fn input_is_cut_after_every_count_of_bytes_in_every_way() {
             let got = within("the process to see the end of its input", look).await;
             assert_eq!(got, b"0123456789"[..count as usize], "{cut:?} {count}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_is_cut_when_the_test_says_so() {
+    for (cut, ended) in CUTS {
+        let gate = Gate::new();
+        let api = with(ExecFault::new().cut_at(&gate, cut)).await;
+        let mut open = Asking::new(&["bash", "-c", "echo x; sleep 600"]).open(&api, "a").await.unwrap();
+        assert_eq!(open.read(2).await.stdout, b"x\n");
+        gate.open();
+        let seen = open.rest().await;
+        assert_eq!((seen.status.as_ref(), seen.ended), (None, Some(ended)));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_freezes_when_the_test_says_so() {
+    let gate = Gate::new();
+    let api = with(ExecFault::new().freeze_at(&gate)).await;
+    let mut open = Asking::new(&["cat"]).stdin().open(&api, "a").await.unwrap();
+    open.send(0, b"x\n").await.unwrap();
+    assert_eq!(open.read(2).await.stdout, b"x\n");
+    gate.open();
+    gate.reached(1).await;
+    open.send(0, b"y\n").await.unwrap();
+    open.to.send(Message::Ping(vec![].into())).await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_millis(300), open.from.next()).await.is_err());
+}
+
+#[tokio::test]
+async fn every_connection_can_be_cut_while_processes_go_on() {
+    for (cut, ended) in CUTS {
+        let (api, pods) = with_pod().await;
+        let client = api.client();
+        let argv = ["bash", "-c", "echo $$; exec sleep 600"];
+        let mut open = Asking::new(&argv).open_with(&client, "a").await.unwrap();
+        let first = open.read(2).await;
+        let mut events = pods.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+        assert!(within("an event", events.next()).await.unwrap().is_ok());
+        api.cut_connections(cut);
+        let seen = open.rest().await;
+        assert_eq!((seen.status.as_ref(), seen.ended), (None, Some(ended)));
+        let watched = within("the watch to end", events.next()).await;
+        assert!(!matches!(watched, Some(Ok(_))), "{watched:?}");
+        let pid = String::from_utf8(first.stdout).unwrap().trim().parse().unwrap();
+        assert!(crate::life::runs(pid), "the process goes on");
+        assert_eq!(run(&api, "a", &["true"]).await.unwrap().code(), Some(0), "so does the server");
     }
 }
 

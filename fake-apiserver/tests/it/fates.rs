@@ -76,6 +76,19 @@ async fn a_lost_node_keeps_a_deleted_pod_until_it_is_forced() {
 }
 
 #[tokio::test]
+async fn events_tell_about_a_pod() {
+    let (api, _pods) = with_pod().await;
+    crate::support::add(&api, &pods(&api), "b").await;
+    api.add_event("ns", "a", "FailedScheduling", "0/1 nodes are available");
+    api.add_event("ns", "b", "Pulled", "there");
+    let events: kube::Api<k8s_openapi::api::core::v1::Event> = kube::Api::namespaced(api.client(), "ns");
+    let about = kube::api::ListParams::default().fields("involvedObject.name=a");
+    let list = events.list(&about).await.unwrap();
+    assert_eq!(list.items.len(), 1);
+    assert_eq!(list.items[0].reason.as_deref(), Some("FailedScheduling"));
+}
+
+#[tokio::test]
 async fn a_pod_can_be_given_back() {
     let (api, _pods) = with_pod().await;
     api.set_fate("ns", "a", Fate::NotReady).await;

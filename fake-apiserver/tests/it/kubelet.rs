@@ -88,6 +88,21 @@ async fn init_containers_end_and_sidecars_stay() {
 }
 
 #[tokio::test]
+async fn thousands_of_pods_become_ready() {
+    let api = FakeApi::start().await;
+    let of = |at: usize| format!("pod-{at}");
+    for at in 0..3000 {
+        api.add_pod("ns", &serde_json::to_value(pod(&of(at))).unwrap()).unwrap();
+        if at % 10 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    for at in 0..3000 {
+        api.until_ready("ns", &of(at)).await;
+    }
+}
+
+#[tokio::test]
 async fn a_name_can_be_used_again_and_is_another_pod() {
     let (api, pods) = with_pod().await;
     let first = uid(&pods.get("a").await.unwrap());

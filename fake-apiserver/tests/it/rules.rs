@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use fake_apiserver::{Cut, FakeApi, Gate, On, Rule, Verb};
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -198,6 +199,15 @@ async fn answers_can_lie_and_lag() {
     make(&pods, "b").await.unwrap();
     let list = pods.list(&ListParams::default()).await.unwrap();
     assert_eq!(list.items[0].metadata.labels.as_ref().unwrap()["x"], "y");
+}
+
+#[tokio::test]
+async fn watches_can_lie() {
+    let (api, pods) = with_pod().await;
+    api.rule(Rule::when(On::pods(Verb::Watch)).lie_uid("another"));
+    let mut events = pods.watch(&WatchParams::default(), "0").await.unwrap().boxed();
+    let event = within("an event", events.try_next()).await.unwrap();
+    assert!(matches!(event, Some(WatchEvent::Added(pod)) if uid(&pod) == "another"));
 }
 
 #[tokio::test]
