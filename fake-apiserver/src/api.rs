@@ -192,33 +192,51 @@ impl FakeApi {
         created.map(|(_, pod)| (*pod).clone()).map_err(|refusal| refusal.status())
     }
 
-    /// Gives a pod a fate. The kubelet leaves it alone from now on.
+    /// The names of the pods of a namespace, in order.
+    #[must_use]
+    pub fn pod_names(&self, namespace: &str) -> Vec<String> {
+        let keys = self.shared.store(|store| store.keys("pods"));
+        keys.into_iter().filter(|key| key.namespace == namespace).map(|key| key.name).collect()
+    }
+
+    /// Gives a pod a [`Fate`].
     ///
     /// # Panics
     ///
     /// If the pod is not there.
     pub async fn set_fate(&self, namespace: &str, name: &str, fate: Fate) {
-        let uid = self.edit_pod(namespace, name, |pod| fate.apply(pod));
+        // Before the change: the kubelet must not see a lost pod that it believes to hear from.
+        let uid = self.uid(namespace, name);
+        self.shared.kubelet.lose(&uid, fate.loses_node());
+        self.edit_pod(namespace, name, |pod| fate.apply(pod));
         if fate.ends_processes() {
             kubelet::end_processes(&self.shared, &uid).await;
         }
     }
 
-    /// Changes a pod by hand, and gives its uid. The kubelet leaves it alone from now on.
+    /// Changes a pod by hand. The kubelet leads it no further from now on; asked to go, it still goes.
     ///
     /// # Panics
     ///
     /// If the pod is not there.
-    pub fn edit_pod(&self, namespace: &str, name: &str, edit: impl FnOnce(&mut Value)) -> String {
-        self.shared.store(|store| {
-            let key = Key::new("pods", namespace, name);
-            let pod = store.get(&key);
-            let uid = pod.and_then(|pod| pod["metadata"]["uid"].as_str()).map(str::to_owned);
-            let uid = uid.unwrap_or_else(|| panic!("there is no pod {namespace}/{name}"));
-            self.shared.kubelet.leave(&uid);
-            store.edit(&key, edit);
-            uid
-        })
+    pub fn edit_pod(&self, namespace: &str, name: &str, edit: impl FnOnce(&mut Value)) {
+        self.shared.kubelet.leave(&self.uid(namespace, name));
+        self.shared.store(|store| store.edit(&Key::new("pods", namespace, name), edit));
+    }
+
+    fn uid(&self, namespace: &str, name: &str) -> String {
+        let pod = self.pod(namespace, name).unwrap_or_else(|| panic!("there is no pod {namespace}/{name}"));
+        pod["metadata"]["uid"].as_str().unwrap_or("").to_owned()
+    }
+
+    /// The processes that run in a pod now, in no order.
+    ///
+    /// # Panics
+    ///
+    /// If the pod is not there.
+    #[must_use]
+    pub fn processes(&self, namespace: &str, name: &str) -> Vec<i32> {
+        self.shared.places.processes(&self.uid(namespace, name))
     }
 
     /// Gives a pod back to the kubelet, which leads it on from the state in which it is.
@@ -245,9 +263,7 @@ impl FakeApi {
     /// If the pod is not there, or the directory can't be made.
     #[must_use]
     pub fn pod_dir(&self, namespace: &str, name: &str) -> PathBuf {
-        let pod = self.pod(namespace, name).unwrap_or_else(|| panic!("there is no pod {namespace}/{name}"));
-        let uid = pod["metadata"]["uid"].as_str().unwrap_or("");
-        self.shared.places.dir(uid).expect("a temporary directory")
+        self.shared.places.dir(&self.uid(namespace, name)).expect("a temporary directory")
     }
 
     /// Holds every pod before a step.
@@ -319,8 +335,8 @@ impl FakeApi {
     ///
     /// If the pod is not there.
     pub fn add_event(&self, namespace: &str, name: &str, reason: &str, message: &str) {
-        let pod = self.pod(namespace, name).unwrap_or_else(|| panic!("there is no pod {namespace}/{name}"));
-        let about = json!({"kind": "Pod", "namespace": namespace, "name": name, "uid": pod["metadata"]["uid"]});
+        let uid = self.uid(namespace, name);
+        let about = json!({"kind": "Pod", "namespace": namespace, "name": name, "uid": uid});
         let event = json!({
             "kind": "Event",
             "apiVersion": "v1",

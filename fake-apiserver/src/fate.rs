@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use crate::kubelet::NODE;
 use crate::time;
 
-/// What can become of a pod. Once set by hand, the kubelet leaves the pod alone.
+/// What can become of a pod. Once set by hand, the kubelet leads the pod no further; asked to go, it still goes, unless
+/// its node is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fate {
@@ -47,9 +48,10 @@ pub enum Fate {
     OomKilled,
     /// It runs, and is not ready.
     NotReady,
-    /// Nobody hears from its node: phase Unknown. Its processes go on.
+    /// Nobody hears from its node: phase Unknown. Its processes go on, and exec still reaches them; a rule can say
+    /// otherwise. Asked to go, it stays, until it is forced.
     Unknown,
-    /// Its node is lost and it was asked to go: a deletion that stays. Its processes go on.
+    /// Its node is lost and it was asked to go: a deletion that stays, until it is forced. Its processes go on.
     NodeLost,
 }
 
@@ -71,6 +73,11 @@ impl Fate {
             reason: "Evicted".to_owned(),
             message: "The node was low on resource: ephemeral-storage.".to_owned(),
         }
+    }
+
+    /// Whether nobody hears from its node.
+    pub(crate) fn loses_node(&self) -> bool {
+        matches!(self, Self::Unknown | Self::NodeLost)
     }
 
     /// Whether its processes end with it.

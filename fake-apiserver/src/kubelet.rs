@@ -30,8 +30,10 @@ pub enum Step {
 struct State {
     /// Steps that are held, for all pods or for one.
     held: HashSet<(Step, Option<(String, String)>)>,
-    /// Pods that a test leads by hand, by uid.
+    /// Pods that a test leads by hand, by uid. Asked to go, they go all the same.
     by_hand: HashSet<String>,
+    /// Pods whose node is not heard from, by uid. They don't go.
+    lost: HashSet<String>,
     /// Since when a pod, by uid, is before a step.
     since: HashMap<String, (Step, Instant)>,
 }
@@ -61,21 +63,38 @@ impl Kubelet {
         self.state().by_hand.insert(uid.to_owned());
     }
 
+    /// Whether the node of a pod can be heard from.
+    pub(crate) fn lose(&self, uid: &str, lost: bool) {
+        let mut state = self.state();
+        match lost {
+            true => state.lost.insert(uid.to_owned()),
+            false => state.lost.remove(uid),
+        };
+    }
+
     pub(crate) fn take_back(&self, uid: &str) {
-        self.state().by_hand.remove(uid);
+        let mut state = self.state();
+        state.by_hand.remove(uid);
+        state.lost.remove(uid);
     }
 
     fn forget(&self, uid: &str) {
-        let mut state = self.state();
-        state.by_hand.remove(uid);
-        state.since.remove(uid);
+        self.take_back(uid);
+        self.state().since.remove(uid);
     }
 
     /// The step that is due for a pod, or when one will be.
     fn due(&self, key: &Key, pod: &Value, steps: &[std::time::Duration; 4], now: Instant) -> Due {
         let uid = pod["metadata"]["uid"].as_str().unwrap_or("");
         let mut state = self.state();
-        let Some(step) = next_step(pod).filter(|_| !state.by_hand.contains(uid)) else { return Due::Never };
+        let Some(step) = next_step(pod) else { return Due::Never };
+        let left_alone = match step {
+            Step::Terminate => state.lost.contains(uid),
+            _ => state.by_hand.contains(uid),
+        };
+        if left_alone {
+            return Due::Never;
+        }
         let this = Some((key.namespace.clone(), key.name.clone()));
         if state.held.contains(&(step, None)) || state.held.contains(&(step, this)) {
             return Due::Never;

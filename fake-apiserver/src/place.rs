@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -80,6 +80,12 @@ impl Places {
         Ok((command.spawn()?, place.gone.subscribe()))
     }
 
+    /// What runs in the place of a pod.
+    pub(crate) fn processes(&self, uid: &str) -> Vec<i32> {
+        let place = self.state().places.get(uid).map(|place| (place.mark.clone(), place.dir.path().to_owned()));
+        place.map(|(mark, dir)| ours(&mark, &dir.canonicalize().unwrap_or(dir))).unwrap_or_default()
+    }
+
     pub(crate) fn take(&self, uid: &str) -> Option<Place> {
         self.state().places.remove(uid)
     }
@@ -104,7 +110,7 @@ fn place<'a>(state: &'a mut State, uid: &str) -> io::Result<&'a mut Place> {
 
 /// Kills every process that bears the mark or works in the directory, until a look finds none.
 fn kill_all(mark: &str, dir: &Path) {
-    let dir: Arc<Path> = dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).into();
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let deadline = Instant::now() + PATIENCE;
     loop {
         let killed: Vec<_> = ours(mark, &dir).into_iter().filter_map(|pid| kill(pid, mark, &dir)).collect();

@@ -61,7 +61,7 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
-    // Without it, small answers wait for nothing; what can't be set changes only the time.
+    // Small answers go at once. If it can't be set, they come late and are the same.
     let _ = stream.set_nodelay(true);
     let control = Control::new();
     let wire = TokioIo::new(Wire::new(stream, Arc::clone(&control)));
@@ -86,7 +86,10 @@ async fn request_of(shared: Arc<Shared>, control: Arc<Control>, mut request: Req
     }
     let body = match read(body).await {
         Ok(body) => body,
-        Err(refusal) => return Ok(refused(&refusal)),
+        Err(refusal) => {
+            shared.log.edit(id, |entry| entry.status = Some(refusal.code.as_u16()));
+            return Ok(refused(&refusal));
+        }
     };
     if call.verb == Verb::Create && call.name.is_none() {
         let object: Option<Value> = serde_json::from_slice(&body).ok();

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::future::Future;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -70,7 +70,7 @@ impl Shared {
 pub(crate) struct Access(Mutex<HashSet<(String, String)>>);
 
 impl Access {
-    fn set(&self) -> std::sync::MutexGuard<'_, HashSet<(String, String)>> {
+    fn set(&self) -> MutexGuard<'_, HashSet<(String, String)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,26 +116,30 @@ impl Cuts {
 
 /// Every task that serves somebody; they all end with the server.
 #[derive(Debug, Default)]
-pub(crate) struct Tasks(Mutex<Option<JoinSet<()>>>, std::sync::atomic::AtomicBool);
+pub(crate) struct Tasks(Mutex<TaskSet>);
+
+#[derive(Debug, Default)]
+struct TaskSet {
+    closed: bool,
+    running: JoinSet<()>,
+}
 
 impl Tasks {
     /// Starts a task, unless the server has ended.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut set = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.1.load(std::sync::atomic::Ordering::SeqCst) {
+        if set.closed {
             return;
         }
-        let set = set.get_or_insert_default();
-        while set.try_join_next().is_some() {}
-        set.spawn(task);
+        while set.running.try_join_next().is_some() {}
+        set.running.spawn(task);
     }
 
     /// Ends them all; none begins afterwards.
     pub(crate) fn close(&self) -> JoinSet<()> {
         let mut set = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        self.1.store(true, std::sync::atomic::Ordering::SeqCst);
-        let mut set = set.take().unwrap_or_default();
-        set.abort_all();
-        set
+        set.closed = true;
+        set.running.abort_all();
+        std::mem::take(&mut set.running)
     }
 }

@@ -104,11 +104,7 @@ impl Store {
             Some(_) => self.objects.insert(key.clone(), Arc::clone(&object)),
             None => self.objects.remove(&key),
         };
-        // What a deletion tells is the last state, under the version of the deletion.
-        let (before, after) = match after {
-            Some(_) => (before, Some(Arc::clone(&object))),
-            None => (Some(Arc::clone(&object)), None),
-        };
+        let after = after.map(|_| Arc::clone(&object));
         self.history.push_back(Change { revision: self.revision, key, before, after });
         if self.history.len() > HISTORY {
             self.forgotten = self.history.pop_front().map_or(self.forgotten, |change| change.revision);

@@ -201,6 +201,7 @@ impl Watch {
             (None, None) => None,
             (None, Some(after)) => Some(event("ADDED", after, self.metadata)),
             (Some(_), Some(after)) => Some(event("MODIFIED", after, self.metadata)),
+            // The last state that was seen, under the version of the change.
             (Some(before), None) => {
                 let mut event = event("DELETED", before, self.metadata);
                 event["object"]["metadata"]["resourceVersion"] = change.revision.to_string().into();

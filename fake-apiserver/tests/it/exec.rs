@@ -266,6 +266,8 @@ async fn a_pod_takes_its_processes_along() {
     let pids: Vec<u32> =
         String::from_utf8(seen.stdout).unwrap().split_whitespace().map(|pid| pid.parse().unwrap()).collect();
     assert_eq!(pids.len(), 3);
+    let listed = api.processes("ns", "a");
+    assert!(pids.iter().all(|pid| listed.contains(&i32::try_from(*pid).unwrap())), "{pids:?} {listed:?}");
     let dir = api.pod_dir("ns", "a");
     pods.delete("a", &DeleteParams::default()).await.unwrap();
     api.until_pod("ns", "a", |pod| pod.is_none()).await;

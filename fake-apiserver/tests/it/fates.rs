@@ -89,6 +89,36 @@ async fn events_tell_about_a_pod() {
 }
 
 #[tokio::test]
+async fn a_pod_led_by_hand_still_goes_when_asked() {
+    let (api, pods) = with_pod().await;
+    api.set_fate("ns", "a", Fate::image_pull_back_off("main")).await;
+    pods.delete("a", &DeleteParams::default().grace_period(30)).await.unwrap();
+    api.until_pod("ns", "a", |pod| pod.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_nobody_hears_from_stays_when_asked_to_go() {
+    let (api, pods) = with_pod().await;
+    api.set_fate("ns", "a", Fate::Unknown).await;
+    pods.delete("a", &DeleteParams::default()).await.unwrap();
+    crate::support::add(&api, &pods, "b").await;
+    assert_eq!(api.pod_names("ns"), ["a", "b"]);
+    api.give_back("ns", "a");
+    api.until_pod("ns", "a", |pod| pod.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_finished_pod_goes_at_once() {
+    for fate in [Fate::Succeeded, Fate::evicted()] {
+        let (api, pods) = with_pod().await;
+        api.hold(Step::Terminate);
+        api.set_fate("ns", "a", fate).await;
+        pods.delete("a", &DeleteParams::default().grace_period(30)).await.unwrap();
+        assert!(api.pod_names("ns").is_empty());
+    }
+}
+
+#[tokio::test]
 async fn a_pod_can_be_given_back() {
     let (api, _pods) = with_pod().await;
     api.set_fate("ns", "a", Fate::NotReady).await;
