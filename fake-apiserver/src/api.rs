@@ -329,6 +329,15 @@ impl FakeApi {
         self.shared.cuts.cut(cut);
     }
 
+    /// Stops the server, or starts it again: every connection is reset, and new ones are as soon as they are made.
+    /// Processes in pods and the kubelet go on.
+    pub fn set_down(&self, down: bool) {
+        self.shared.cuts.set_down(down);
+        if down {
+            self.shared.cuts.cut(Cut::Rst);
+        }
+    }
+
     /// Records an event about a pod, as a kubelet or a scheduler does.
     ///
     /// # Panics

@@ -65,7 +65,8 @@ pub(crate) enum Action {
     Answer(StatusCode),
     Drop(Cut),
     Hang,
-    CutAnswer(u64, Cut),
+    /// Without a cut, the body stops and the connection stays.
+    CutAnswer(u64, Option<Cut>),
     CutRequest(u64, Cut),
     Lie(Liar),
     Stale(usize),
@@ -204,7 +205,13 @@ impl Rule {
     /// exec, see [`ExecFault`].
     #[must_use]
     pub fn cut_answer(self, bytes: u64, cut: Cut) -> Self {
-        self.deed(Action::CutAnswer(bytes, cut))
+        self.deed(Action::CutAnswer(bytes, Some(cut)))
+    }
+
+    /// Deed: the request is carried out, and the body of its answer stops after so many bytes. The connection stays open.
+    #[must_use]
+    pub fn stop_answer(self, bytes: u64) -> Self {
+        self.deed(Action::CutAnswer(bytes, None))
     }
 
     /// Deed: the connection ends when so many bytes of the request's body have come; nothing is carried out.

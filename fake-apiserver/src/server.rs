@@ -61,6 +61,13 @@ pub(crate) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
+    // Before the look, so that no cut falls in between.
+    let cut = shared.cuts.next();
+    if shared.cuts.is_down() {
+        // With no time to linger, closing resets: as good as refused.
+        let _ = stream.set_zero_linger();
+        return;
+    }
     // Small answers go at once. If it can't be set, they come late and are the same.
     let _ = stream.set_nodelay(true);
     let control = Control::new();
@@ -70,7 +77,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     tokio::select! {
         // How a connection ends is the client's to judge.
         _ = serving => {}
-        cut = shared.cuts.next() => control.cut(cut),
+        cut = cut => control.cut(cut),
     }
 }
 
@@ -209,16 +216,18 @@ impl Asked<'_> {
     }
 
     /// The same answer, with a body that ends too early.
-    fn cut(&self, answer: Response<Body>, bytes: u64, cut: Cut) -> Response<Body> {
+    fn cut(&self, answer: Response<Body>, bytes: u64, cut: Option<Cut>) -> Response<Body> {
         let (mut parts, body) = answer.into_parts();
         parts.headers.remove(http::header::CONTENT_LENGTH);
         let state = Some((body, bytes, Arc::clone(self.control)));
         let body = stream::unfold(state, move |state| async move {
             let (mut body, left, control) = state?;
             if left == 0 {
-                if cut == Cut::Close {
-                    return None;
-                }
+                let cut = match cut {
+                    None => std::future::pending().await,
+                    Some(Cut::Close) => return None,
+                    Some(cut) => cut,
+                };
                 // What was let through has to be on its way before the connection ends.
                 control.flushed().await;
                 control.cut(cut);

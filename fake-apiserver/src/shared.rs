@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -89,13 +90,21 @@ impl Access {
     }
 }
 
-/// Cuts of everything that is connected.
+/// Cuts of everything that is connected, and whether new connections are taken.
 #[derive(Debug)]
-pub(crate) struct Cuts(watch::Sender<Cut>);
+pub(crate) struct Cuts(watch::Sender<Cut>, AtomicBool);
 
 impl Cuts {
     fn new() -> Self {
-        Self(watch::Sender::new(Cut::Fin))
+        Self(watch::Sender::new(Cut::Fin), AtomicBool::new(false))
+    }
+
+    pub(crate) fn set_down(&self, down: bool) {
+        self.1.store(down, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.1.load(Ordering::SeqCst)
     }
 
     pub(crate) fn cut(&self, cut: Cut) {

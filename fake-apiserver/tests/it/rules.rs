@@ -120,6 +120,29 @@ async fn a_body_is_cut_after_so_many_bytes() {
 }
 
 #[tokio::test]
+async fn a_body_can_stop() {
+    let (api, pods) = started(Rule::when(On::pods(Verb::List)).nth(1).stop_answer(5)).await;
+    let mut stream = TcpStream::connect(api.address()).await.unwrap();
+    stream.write_all(LIST.as_bytes()).await.unwrap();
+    let mut text = Vec::new();
+    let more = tokio::time::timeout(Duration::from_millis(300), stream.read_to_end(&mut text)).await;
+    assert!(more.is_err(), "the connection ended");
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("\r\n\r\n5\r\n{") && !text.contains("items"), "{text}");
+    pods.list(&ListParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_can_be_down_for_a_while() {
+    let (api, pods) = with_pod().await;
+    api.set_down(true);
+    let lost = within("an answer", pods.get("a")).await;
+    assert!(!matches!(lost, Ok(_) | Err(kube::Error::Api(_))), "{lost:?}");
+    api.set_down(false);
+    pods.get("a").await.unwrap();
+}
+
+#[tokio::test]
 async fn a_request_is_cut_after_so_many_bytes() {
     for (cut, reset) in [(Cut::Fin, false), (Cut::Rst, true)] {
         let rule = Rule::when(create()).nth(1).cut_request(10, cut);

@@ -18,7 +18,8 @@ use crate::tally::{Counts, Tally};
 use crate::user::OrdinaryUser;
 
 /// The packages whose behaviour depends on who runs them.
-const ALSO_AS_USER: &[&str] = &["sandbox", "sandbox-guest", "sandbox-local", "conformance", "examples", "isolation"];
+const ALSO_AS_USER: &[&str] =
+    &["sandbox", "sandbox-guest", "sandbox-local", "conformance", "examples", "isolation", "fake-apiserver"];
 /// How long one test binary may run.
 const BINARY_LIMIT: Duration = Duration::from_secs(20 * 60);
 
