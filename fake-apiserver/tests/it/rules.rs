@@ -163,8 +163,15 @@ async fn a_black_hole_swallows_requests_before_and_after_the_deed() {
     for applied in [false, true] {
         let rule = Rule::when(create()).nth(1).hang();
         let (api, pods) = started(if applied { rule.applied() } else { rule }).await;
-        let hung = tokio::time::timeout(Duration::from_millis(200), make(&pods, "a")).await;
-        assert!(hung.is_err());
+        let asking = tokio::spawn({
+            let pods = pods.clone();
+            async move { pods.create(&PostParams::default(), &pod("a")).await }
+        });
+        api.until_requests(&create().name("a"), 1).await;
+        if applied {
+            api.until_pod("ns", "a", |pod| pod.is_some()).await;
+        }
+        assert!(tokio::time::timeout(Duration::from_millis(200), asking).await.is_err(), "there was an answer");
         assert_eq!(api.pod("ns", "a").is_some(), applied);
         make(&pods, "b").await.unwrap();
     }
