@@ -31,6 +31,7 @@ const ALSO_AS_USER: &[&str] = &[
     "custom-carrier",
     "custom-provider",
     "examples",
+    "fake-apiserver",
     "isolation",
 ];
 /// How long one test binary may run.
