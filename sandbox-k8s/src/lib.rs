@@ -74,8 +74,21 @@
 //!
 //! # What it cannot do
 //!
-//! Bound the number of processes (set the kubelet's `podPidsLimit`), and run an egress gate: `limited` networking reaches nothing, whatever
-//! hosts it lists.
+//! Bound the number of processes: set the kubelet's `podPidsLimit`. Without a gate `limited` networking reaches nothing, whatever hosts it
+//! lists.
+//!
+//! # Gates
+//!
+//! With [`K8sProvider::with_gates`] a spec may have a [gate](sandbox::GateSpec): a native sidecar that starts before the sandbox, and through which
+//! all its traffic goes. Its image's `/gate` gets `CONTROLPLANE_URL`, `GATE_TOKEN` and `GATE_UID` (65532); it starts as root with `NET_ADMIN`,
+//! `SETUID` and `SETGID` alone, lets only that user send, becomes it, and listens on `127.0.0.1:15080`; `/gate -healthcheck` succeeds once it
+//! does. The sandbox starts after that, with the proxy variables set and without `NET_RAW`, `SETUID` and `SETGID`; it must name its user, another
+//! than the gate's.
+//!
+//! A token is made before the Pod and recorded after it, by whoever made the Pod and nobody else; if that fails, the Pod is removed. A
+//! sandbox whose gate ends again and again, as with a token that nobody has recorded, is removed by the provision that finds it. A
+//! session that is provisioned without its gate, or with one for the first time, gets a new sandbox; the old token is revoked before the old
+//! one is removed, as in a reap.
 
 mod api;
 mod carrier;

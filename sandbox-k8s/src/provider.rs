@@ -212,7 +212,8 @@ impl K8s {
     async fn remove_all(&self, session: &SessionId) -> Result<(), Error> {
         let place = &self.place;
         let deadline = Instant::now() + place.config.stop_timeout;
-        let _turn = self.turn(session, deadline).await?;
+        let busy = |_| Error::new(ErrorKind::DeadlineExceeded).because("another call is changing this session");
+        let _turn = self.turn(session, deadline).await.map_err(busy)?;
         // First, also where nothing is owned: it can be repeated, and a failed removal is, with this before it.
         self.revoke(session, deadline).await?;
         let selector = Keys::of(&place.config).selector(&place.config.deployment, Some(session));

@@ -176,7 +176,8 @@ async fn an_output_that_nobody_wants_holds_nothing_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_is_an_end_that_says_so() {
-    let cuts: [(&str, fn(&mut Peer)); 3] = [
+    type Cut = fn(&mut Peer);
+    let cuts: [(&str, Cut); 3] = [
         ("ended without a status", |_| {}),
         ("closed without a status", |peer| peer.say.try_send(Ok(Message::Close(None))).unwrap()),
         ("Connection closed", |peer| peer.say.try_send(Err(WsError::ConnectionClosed)).unwrap()),

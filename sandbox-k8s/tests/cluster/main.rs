@@ -1,5 +1,6 @@
 //! What is Kubernetes' own about this backend, on a real cluster: the one of the context that `CONFORMANCE_K8S` names. What every
 //! backend must do is the suite's (`conformance/tests/k8s.rs`).
+#![allow(clippy::print_stderr, reason = "it says what it will make before it does")]
 
 mod bed;
 mod death;

@@ -8,6 +8,7 @@ use crate::host::{self, Debian, Host};
 use crate::images;
 use crate::k8s::{self, Cluster};
 use crate::leak::Snapshot;
+use crate::metadata::cargo;
 use crate::packages;
 use crate::place::{Place, checkout};
 use crate::process::Task;
@@ -85,6 +86,21 @@ impl Beds {
         // For faults: `$TESTBED fault $TESTBED_CLUSTER pause apiserver`.
         env.extend(std::env::current_exe().map(|me| ("TESTBED", me.into_os_string())));
         env
+    }
+
+    /// Runs the quickstart on the cluster, if everything is tested.
+    pub(super) fn quickstart(&self, tally: &mut Tally) -> Result<()> {
+        if !self.whole || self.cluster.is_none() {
+            return Ok(());
+        }
+        let words =
+            ["run", "--quiet", "--package", "examples", "--example", "quickstart", "--features", "k8s", "--", "--k8s"];
+        let mut task = Task::new(cargo(), Duration::from_secs(900)).args(words).named("quickstart --k8s");
+        for (key, value) in self.env() {
+            task = task.env(key, value);
+        }
+        let task = task.env("NET_SETUP_IMAGE", images::BUSYBOX);
+        Checks::of("k8s", tally).run("the quickstart runs on the cluster", || task.show()?.ok())
     }
 
     /// Takes the cluster down, runs `tests` in each kind of host and the bed's own tests, and looks for what is left.

@@ -100,6 +100,7 @@ pub(crate) fn run(options: &Options, tally: &mut Tally) -> Result<()> {
         doc_tests(options, tally)?;
     }
     if let Some(beds) = beds.take() {
+        beds.quickstart(tally)?;
         let in_host = |host: &InHost<'_>, tally: &mut Tally| {
             for binary in built.tests.iter().filter(|binary| beds::IN_HOST.contains(&binary.package.as_str())) {
                 let title = format!("{} in {}", binary.title(), host.name());
