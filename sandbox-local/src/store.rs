@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use sandbox::{Error, ErrorKind, SessionId};
-use serde::Deserialize;
 
 use crate::error::io_error;
 use crate::record::Record;
@@ -45,6 +44,16 @@ pub(crate) struct Store {
 pub(crate) struct Guard {
     directory: PathBuf,
     _lock: File,
+}
+
+/// What is known of a session.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// There is no record, or a torn one.
+    Nothing,
+    Record(Box<Record>),
+    /// A record that this program does not understand, and why not.
+    Strange(Error),
 }
 
 impl Store {
@@ -109,29 +118,42 @@ impl Store {
         }
     }
 
-    /// What is known of a session; `None` if there is no such session, or nothing legible: a machine that lost its power can leave a
-    /// torn record, and then nothing of that sandbox runs any more.
+    /// What is known of a session; `None` if there is no such session, or if its record is torn.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` also for a record that is whole and that this program does not understand: what it does not understand it
+    /// cannot replace.
     pub(crate) fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
+        match self.look(session)? {
+            Known::Nothing => Ok(None),
+            Known::Record(record) => Ok(Some(*record)),
+            Known::Strange(why) => Err(why),
         }
+    }
+
+    /// As [`read`](Self::read), but what is not understood is an answer.
+    pub(crate) fn look(&self, session: &SessionId) -> Result<Known, Error> {
         let path = self.directory(session).join(RECORD);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Known::Nothing),
             Err(e) => return Err(io_error(format!("cannot read {}", path.display()), e)),
         };
-        match serde_json::from_slice::<Version>(&bytes) {
-            Ok(Version { version }) if version != Record::VERSION => {
-                Err(Error::new(ErrorKind::Unavailable).because(format!(
-                    "{} is of version {version}, and this program knows version {}",
-                    path.display(),
-                    Record::VERSION
-                )))
-            }
-            _ => Ok(serde_json::from_slice::<Record>(&bytes).ok().filter(|r| r.spec.session == *session)),
-        }
+        // A machine that lost its power can leave a torn record, and then nothing of that sandbox runs any more. What is legible was
+        // written by somebody, perhaps by a newer program than this one, and its sandbox may run.
+        let Ok(json) = serde_json::from_slice(&bytes) else { return Ok(Known::Nothing) };
+        let record = Record::from_json(json).and_then(|record| match record.spec.session == *session {
+            true => Ok(record),
+            false => Err(format!("spec: its session is {}", record.spec.session)),
+        });
+        Ok(match record {
+            Ok(record) => Known::Record(Box::new(record)),
+            Err(what) => Known::Strange(Error::new(ErrorKind::Unavailable).because(format!(
+                "{} is not of this program's making: {what}; a reap removes its sandbox",
+                path.display()
+            ))),
+        })
     }
 
     /// The sessions that are there, in no order.
@@ -269,11 +291,24 @@ mod tests {
         assert_eq!(store.read(&a).unwrap().unwrap(), one);
         let other = store.lock(&b, true, SOON).unwrap().unwrap();
         other.write(&one).unwrap();
-        assert_eq!(store.read(&b).unwrap(), None, "the record of another session");
-        fs::write(store.directory(&b).join(RECORD), "{").unwrap();
-        assert_eq!(store.read(&b).unwrap(), None, "a torn record");
-        fs::write(store.directory(&b).join(RECORD), r#"{"version":2,"more":1}"#).unwrap();
-        assert_eq!(store.read(&b).unwrap_err().kind(), ErrorKind::Unavailable);
+        let file = store.directory(&b).join(RECORD);
+        let whole = fs::read_to_string(&file).unwrap();
+        for torn in ["", "{", "\0\0\0\0", &whole[..whole.len() - 1], &whole[..whole.len() / 2]] {
+            fs::write(&file, torn).unwrap();
+            assert_eq!(store.read(&b).unwrap(), None, "a torn record");
+        }
+        for (strange, says) in [
+            (whole.as_str(), "spec: its session is a;"),
+            (r#"{"version":2,"more":1}"#, "version is 2,"),
+            (r#"{"version":1}"#, "nonce: "),
+            ("5", "it is no record"),
+        ] {
+            fs::write(&file, strange).unwrap();
+            let error = store.read(&b).unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{text}");
+            assert!(text.contains(&file.display().to_string()) && text.contains(says), "{text}");
+        }
         fs::write(store.root.join("Not-a-session"), "").unwrap();
         let mut all: Vec<_> = store.sessions().unwrap().map(Result::unwrap).collect();
         all.sort_by(|a, b| a.as_str().cmp(b.as_str()));
