@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
@@ -20,7 +21,7 @@ use crate::share::Share;
 use crate::spawn::Spawner;
 use crate::spec::{differences, inner_ids};
 use crate::start::{self, Place, Program, Rest, Started, is_held};
-use crate::store::{self, Guard, Store};
+use crate::store::{self, Guard, Known, Store};
 use crate::tools::Tools;
 use crate::wanted::{Wanted, no_shell};
 use crate::{ident, inherited, teardown};
@@ -206,7 +207,7 @@ impl Host {
             cgroups: Vec::new(),
             identity: None,
         };
-        let (name, bounds) = (format!("sandbox-{}", record.nonce), self.bounds(&spec.hardening));
+        let (name, bounds) = (groups_of(&record.nonce), self.bounds(&spec.hardening));
         if let Some(groups) = &self.groups {
             record.cgroups = groups.paths(&name, bounds);
         }
@@ -275,18 +276,34 @@ impl Host {
         why.with_effect(Effect::None)
     }
 
-    /// Removes everything of a session, or only the sandbox of that nonce; what is not there is removed.
+    /// Removes everything of a session, or only the sandbox of that nonce; what is not there is removed. What the record says helps, and
+    /// holds nothing up.
     pub(crate) fn reap(&self, session: &SessionId, nonce: Option<&str>) -> Result<(), Error> {
+        self.remove(session, nonce).map_err(|e| match e.kind() {
+            // Nothing was begun.
+            ErrorKind::Busy => e,
+            _ => e.with_effect(Effect::Unknown),
+        })
+    }
+
+    fn remove(&self, session: &SessionId, nonce: Option<&str>) -> Result<(), Error> {
         let guard = self.store.lock(session, false, self.config.lock_timeout)?;
         let deadline = Instant::now() + self.config.stop_timeout;
         // What an earlier attempt has put away and not removed.
         let Some(guard) = guard else { return self.store.empty(session, deadline) };
-        let record = self.store.read(session)?;
-        if let Some(nonce) = nonce
-            && record.as_ref().is_none_or(|r| r.nonce != nonce)
-        {
-            drop(guard);
-            return self.store.empty(session, deadline);
+        let record = match self.store.look(session)? {
+            Known::Record(record) => Some(*record),
+            Known::Nothing | Known::Strange(_) => None,
+        };
+        if let Some(nonce) = nonce {
+            let is_there = match &record {
+                Some(record) => record.nonce == nonce,
+                None => guard.boxes()?.contains(&self.store.box_of(session, nonce)),
+            };
+            if !is_there {
+                drop(guard);
+                return self.store.empty(session, deadline);
+            }
         }
         if let Some(mut record) = record.clone() {
             record.phase = Phase::Ending;
@@ -305,15 +322,21 @@ impl Host {
         record: Option<&Record>,
         deadline: Instant,
     ) -> Result<(), Error> {
+        let remove_groups = |groups: &[PathBuf]| {
+            cgroup::remove(groups, deadline).map_err(|e| io_error("cannot remove its control groups", e))
+        };
         for path in guard.boxes()? {
             let own = record.filter(|r| self.store.box_of(session, &r.nonce) == path);
             // A number of an earlier run of the machine says nothing about this one.
-            let own = own.filter(|r| r.boot == ident::boot_id());
-            teardown::end_box(&path, own.and_then(|r| r.identity.as_ref()), own.is_some(), deadline)?;
+            let recent = own.filter(|r| r.boot == ident::boot_id());
+            teardown::end_box(&path, recent.and_then(|r| r.identity.as_ref()), recent.is_some(), deadline)?;
+            if let (None, Some(nonce), Some(groups)) = (own, store::nonce_of(&path), &self.groups) {
+                // It had those that it needed, and all of its name are its own.
+                remove_groups(&groups.all(&groups_of(nonce)))?;
+            }
             self.store.discard(session, &path)?;
         }
-        let groups = record.map(|r| r.cgroups.as_slice()).unwrap_or_default();
-        cgroup::remove(groups, deadline).map_err(|e| io_error("cannot remove its control groups", e))
+        remove_groups(record.map(|r| r.cgroups.as_slice()).unwrap_or_default())
     }
 
     /// What can be bounded of what is wanted. What must be and cannot has been refused before.
@@ -348,9 +371,10 @@ impl Host {
 
     /// What is there of a session, as far as it can be told from its record and its processes.
     pub(crate) fn describe(&self, session: SessionId) -> Result<Option<Owned>, Error> {
-        let Some(record) = self.store.read(&session)? else {
-            let bare = self.store.is_bare(&session, NOT_YET)?;
-            return Ok((!bare).then(|| Owned::new(session, OwnedState::Unknown, "")));
+        let record = match self.store.look(&session)? {
+            Known::Record(record) => record,
+            Known::Nothing if self.store.is_bare(&session, NOT_YET)? => return Ok(None),
+            Known::Nothing | Known::Strange(_) => return Ok(Some(Owned::new(session, OwnedState::Unknown, ""))),
         };
         let state = match record.phase {
             Phase::Starting => OwnedState::Starting,
@@ -375,6 +399,11 @@ impl Host {
             },
         })
     }
+}
+
+/// What the control groups of a sandbox are called.
+fn groups_of(nonce: &str) -> String {
+    format!("sandbox-{nonce}")
 }
 
 /// Whether `uid` is the user that the kernel's own files belong to, by whatever number it is known in this user namespace.

@@ -273,11 +273,19 @@ impl Provider for Local {
             async move {
                 let Some(mut sessions) = sessions else { return Ok::<_, Error>(None) };
                 let page = move || {
-                    let names: Vec<_> = sessions.by_ref().take(PAGE).collect();
-                    let rest = (names.len() == PAGE).then_some(sessions);
-                    let described = names.into_iter().map(|name| name.and_then(|s| host.describe(s)));
-                    let page: Vec<_> = described.filter_map(Result::transpose).collect();
-                    Ok((stream::iter(page), rest))
+                    let (mut page, mut read) = (Vec::new(), 0);
+                    for name in sessions.by_ref().take(PAGE) {
+                        read += 1;
+                        match name.and_then(|session| host.describe(session)) {
+                            Ok(owned) => page.extend(owned.map(Ok)),
+                            // The last item.
+                            Err(e) => {
+                                page.push(Err(e));
+                                return Ok((stream::iter(page), None));
+                            }
+                        }
+                    }
+                    Ok((stream::iter(page), (read == PAGE).then_some(sessions)))
                 };
                 blocking(page).await.map(Some)
             }

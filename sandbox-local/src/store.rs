@@ -232,6 +232,11 @@ fn is_still(file: &File, path: &Path) -> bool {
     }
 }
 
+/// The nonce of the sandbox that a box is of.
+pub(crate) fn nonce_of(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()?.strip_prefix(BOX)
+}
+
 /// A fresh nonce.
 pub(crate) fn nonce() -> Result<String, Error> {
     let mut bytes = [0u8; 16];

@@ -1,8 +1,9 @@
 //! What becomes of sandboxes whose records this program did not write, or not to the end.
 
 use std::fs;
+use std::path::PathBuf;
 
-use sandbox::{Death, Effect, ErrorKind, Provider};
+use sandbox::{Death, Effect, ErrorKind, ExecRequest, Limit, OwnedState, Provider};
 
 use crate::bed::{Bed, Needs, Trial, ok, owned, spec};
 use crate::ends::assert_nothing_left;
@@ -10,6 +11,9 @@ use crate::ends::assert_nothing_left;
 pub(crate) const TRIALS: &[Trial] = &[
     ("records::illegible_ones_are_replaced", Needs::Nothing, illegible_ones_are_replaced),
     ("records::what_another_program_made_is_left_alone", Needs::Nothing, what_another_program_made_is_left_alone),
+    ("records::what_another_program_made_is_listed_and_reaped", Needs::Nothing, listed_and_reaped),
+    ("records::groups_without_a_record_go", Needs::Root, groups_without_a_record_go),
+    ("records::a_list_ends_with_its_first_error", Needs::Nothing, a_list_ends_with_its_first_error),
 ];
 
 fn illegible_ones_are_replaced(bed: &Bed) {
@@ -73,4 +77,80 @@ fn what_another_program_made_is_left_alone(bed: &Bed) {
         provider.reap(s.id()).await.unwrap();
     });
     assert_nothing_left(bed);
+}
+
+fn listed_and_reaped(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        let first = provider.provision(&spec("a")).await.unwrap();
+        let whole = fs::read_to_string(bed.state.join("a/record")).unwrap();
+        first.destroy().await.unwrap();
+        for (_, says) in strange_records(&whole) {
+            for destroy in [false, true] {
+                let (s, other) =
+                    (provider.provision(&spec("a")).await.unwrap(), provider.provision(&spec("b")).await.unwrap());
+                ok(&s, "(sleep 1000 &)").await;
+                let file = bed.state.join("a/record");
+                let own = fs::read_to_string(&file).unwrap();
+                let strange = strange_records(&own).into_iter().find(|(_, of)| *of == says).unwrap().0;
+                fs::write(&file, strange).unwrap();
+                let mut listed: Vec<_> =
+                    owned(&provider).await.into_iter().map(|o| (o.session.to_string(), o.state)).collect();
+                listed.sort_by(|a, b| a.0.cmp(&b.0));
+                let want = [("a".to_owned(), OwnedState::Unknown), ("b".to_owned(), OwnedState::Running)];
+                assert_eq!(listed, want, "{says}");
+                // Neither touches what is not its own.
+                first.destroy().await.unwrap();
+                assert_eq!(owned(&provider).await.len(), 2, "{says}");
+                if destroy {
+                    s.destroy().await.unwrap()
+                } else {
+                    bed.provider().reap(s.id()).await.unwrap()
+                }
+                let error = s.exec(ExecRequest::shell("true")).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::NotFound, "{says}");
+                provider.reap(other.id()).await.unwrap();
+                assert_nothing_left(bed);
+            }
+        }
+    });
+}
+
+/// Control groups are found by the name of the box, where no record names them.
+fn groups_without_a_record_go(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        let mut bounded = spec("a");
+        bounded.hardening.memory_bytes = Limit::Preferred(256 << 20);
+        for text in ["{", r#"{"version":2}"#] {
+            let s = provider.provision(&bounded).await.unwrap();
+            let file = bed.state.join("a/record");
+            let record: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+            let groups: Vec<PathBuf> = serde_json::from_value(record["cgroups"].clone()).unwrap();
+            assert_eq!(groups.is_empty(), !provider.capabilities().memory_limit);
+            assert!(groups.iter().all(|g| g.exists()), "{groups:?}");
+            fs::write(&file, text).unwrap();
+            provider.reap(s.id()).await.unwrap();
+            assert!(!groups.iter().any(|g| g.exists()), "{groups:?}");
+        }
+    });
+    assert_nothing_left(bed);
+}
+
+/// A session that cannot be looked at is neither left out nor followed by others.
+fn a_list_ends_with_its_first_error(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        for session in ["a", "b", "c"] {
+            fs::create_dir_all(bed.state.join(session).join("record")).unwrap();
+        }
+        let mut list = provider.owned().await.unwrap();
+        assert_eq!(list.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+        assert!(list.next().await.is_none() && list.next().await.is_none());
+        let error = provider.reap(&spec("a").session).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+        for session in ["a", "b", "c"] {
+            fs::remove_dir_all(bed.state.join(session)).unwrap();
+        }
+    });
 }
