@@ -37,14 +37,15 @@ pub(crate) struct LocalCarrier {
 }
 
 impl LocalCarrier {
-    /// A carrier for the sandbox of a record; `None` if that one does not run yet.
-    pub(crate) fn new(host: Arc<Host>, record: &Record) -> Option<Self> {
-        Some(Self {
-            kernel: host.kernel(&record.nonce),
+    /// A carrier for the sandbox of a record; `NotFound` if that one does not run yet.
+    pub(crate) fn new(host: Arc<Host>, record: &Record) -> Result<Self, Error> {
+        let identity = record.identity.clone();
+        Ok(Self {
+            kernel: host.kernel_of(record)?,
             host,
             session: record.spec.session.clone(),
             nonce: record.nonce.clone(),
-            identity: record.identity.clone()?,
+            identity: identity.ok_or_else(|| Error::new(ErrorKind::NotFound).because("it does not run"))?,
             own_network: !matches!(record.spec.networking, Networking::Unrestricted),
             join: cgroup::join_files(&record.cgroups),
         })

@@ -100,14 +100,23 @@ impl Host {
         Ok(Self { config, tools, store, groups, spawner: Spawner::new()?, uid, gid, is_root })
     }
 
-    /// Who the host's programs run as for a sandbox: as root, a user of the range, spread by the nonce.
-    pub(crate) fn kernel(&self, nonce: &str) -> Kernel {
+    /// Who the host's programs run as for a sandbox that is being made: as root, a user of the range, spread by the nonce.
+    pub(crate) fn new_kernel(&self, nonce: &str) -> Kernel {
         if !self.is_root {
             return Kernel { uid: self.uid, gid: self.gid, switch: false };
         }
         let offset = nonce.get(..4).and_then(|n| u32::from_str_radix(n, 16).ok()).unwrap_or(0);
         let id = self.config.first_uid + offset % USERS;
         Kernel { uid: id, gid: id, switch: true }
+    }
+
+    /// And for one that is there: the user that it was made with, whatever range this provider has.
+    pub(crate) fn kernel_of(&self, record: &Record) -> Result<Kernel, Error> {
+        let kernel = Kernel { uid: record.uid, gid: record.gid, switch: self.is_root };
+        if kernel.switch && (kernel.uid == 0 || kernel.gid == 0) {
+            return Err(Error::new(ErrorKind::Unavailable).because("its record says that it runs as kernel user 0"));
+        }
+        Ok(kernel)
     }
 
     /// Finds a sandbox or makes it. Begins nothing once `given_up` says so: a reap that comes after that finds either nothing, or the
@@ -190,7 +199,7 @@ impl Host {
         recreated: Option<Recreated>,
     ) -> Result<(Record, Child, Unfinished), Error> {
         let nonce = store::nonce()?;
-        let kernel = self.kernel(&nonce);
+        let kernel = self.new_kernel(&nonce);
         let Wanted { plan, uid, gid, foreign, own_network } = wanted;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let mut record = Record {

@@ -133,7 +133,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + S
 
 impl Local {
     async fn probe(&self) -> Result<(), Error> {
-        let kernel = self.host.kernel("0001");
+        let kernel = self.host.new_kernel("0001");
         probe::probe(&self.host.spawner, &runtime()?, &self.host.tools, kernel).await
     }
 
@@ -321,8 +321,7 @@ struct Live {
 
 impl Live {
     fn new(host: Arc<Host>, record: Record) -> Result<Self, Error> {
-        let carrier = LocalCarrier::new(Arc::clone(&host), &record)
-            .ok_or_else(|| Error::new(ErrorKind::NotFound).because("it does not run"))?;
+        let carrier = LocalCarrier::new(Arc::clone(&host), &record)?;
         let mut env = Env::new().with("PATH", PATH)?.with("HOME", record.spec.workdir.as_bytes().to_vec())?;
         for (name, value) in record.spec.env.iter() {
             env.set(name, value.clone())?;

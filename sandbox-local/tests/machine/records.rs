@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use sandbox::{Death, Effect, ErrorKind, ExecRequest, Limit, OwnedState, Provider};
+use sandbox::{Death, Effect, ErrorKind, ExecRequest, FileWrite, Limit, OwnedState, Provider};
+use sandbox_local::LocalProvider;
 
-use crate::bed::{Bed, Needs, Trial, ok, owned, spec};
+use crate::bed::{Bed, Needs, Trial, ok, owned, path, spec};
 use crate::ends::assert_nothing_left;
 
 pub(crate) const TRIALS: &[Trial] = &[
@@ -14,6 +15,7 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("records::what_another_program_made_is_listed_and_reaped", Needs::Nothing, listed_and_reaped),
     ("records::groups_without_a_record_go", Needs::Root, groups_without_a_record_go),
     ("records::a_list_ends_with_its_first_error", Needs::Nothing, a_list_ends_with_its_first_error),
+    ("records::a_sandbox_keeps_its_user", Needs::Root, a_sandbox_keeps_its_user),
 ];
 
 fn illegible_ones_are_replaced(bed: &Bed) {
@@ -153,4 +155,31 @@ fn a_list_ends_with_its_first_error(bed: &Bed) {
             fs::remove_dir_all(bed.state.join(session)).unwrap();
         }
     });
+}
+
+/// Providers that choose their users differently reach each other's sandboxes.
+fn a_sandbox_keeps_its_user(bed: &Bed) {
+    let other = |first| LocalProvider::new(bed.config().with_first_uid(first)).unwrap();
+    bed.block(async {
+        let (one, two) = (other(0x7000_0000), other(0x7100_0000));
+        let made = one.provision(&spec("a")).await.unwrap();
+        ok(&made, "echo one > f").await;
+        for handle in [two.attach(made.id()).await.unwrap(), two.provision(&spec("a")).await.unwrap()] {
+            assert_eq!(ok(&handle, "cat f; echo two >> g; ls -l / >/dev/null").await, "one\n");
+            handle.write(FileWrite::bytes(path("/workspace/h"), "three")).await.unwrap();
+        }
+        assert_eq!(ok(&made, "cat g h").await, "two\ntwo\nthree");
+        two.reap(made.id()).await.unwrap();
+        let file = bed.state.join("a/record");
+        let made = one.provision(&spec("a")).await.unwrap();
+        let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        record["uid"] = 0.into();
+        fs::write(&file, record.to_string()).unwrap();
+        if rustix::process::geteuid().is_root() {
+            let error = two.attach(made.id()).await.unwrap_err();
+            assert!(error.to_string().contains("kernel user 0"), "{error}");
+        }
+        two.reap(made.id()).await.unwrap();
+    });
+    assert_nothing_left(bed);
 }
