@@ -7,6 +7,7 @@ use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use sandbox::{Death, Error, ErrorKind, Networking, SessionId};
@@ -79,8 +80,9 @@ impl LocalCarrier {
                     fchown(end, Some(self.kernel.uid), Some(self.kernel.gid))?;
                 }
             }
-            let child =
-                self.host.spawner.spawn(runtime, &argv, Path::new("/"), far.map(Stdio::from), inherited.terminal)?;
+            let (spawner, ends) = (&self.host.spawner, far.map(Stdio::from));
+            let deadline = Instant::now() + self.host.config.begin_timeout;
+            let child = spawner.spawn(runtime, &argv, Path::new("/"), ends, inherited.terminal, deadline)?;
             Ok((child, [to_shell.into(), from_shell.into(), from_errors.into()]))
         };
         start().map_err(|e| io_error("cannot start a shell in the sandbox", e))

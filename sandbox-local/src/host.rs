@@ -19,7 +19,7 @@ use crate::fstab::Plan;
 use crate::record::{Phase, Record};
 use crate::share::Share;
 use crate::spawn::Spawner;
-use crate::spec::{differences, inner_ids};
+use crate::spec::inner_ids;
 use crate::start::{self, Place, Program, Rest, Started, is_held};
 use crate::store::{self, Guard, Known, Store};
 use crate::tools::Tools;
@@ -127,7 +127,7 @@ impl Host {
         spec: &Spec,
         given_up: &dyn Fn() -> bool,
     ) -> Result<Provisioned, Error> {
-        let stop = || Error::new(ErrorKind::Other).because("whoever asked for it has gone");
+        let stop = || Error::new(ErrorKind::DeadlineExceeded).because("whoever asked for it gave up");
         inner_ids(&spec.hardening)?;
         if let Some(record) = self.adopt(spec)? {
             return Ok(Provisioned { record, made: None });
@@ -166,7 +166,11 @@ impl Host {
             return Ok(None);
         }
         if record.fingerprint != spec.fingerprint() {
-            return Err(Error::new(ErrorKind::SpecMismatch).because(differences(&record.spec, spec)));
+            let why = match record.spec.differences(spec) {
+                none if none.is_empty() => "the program that made it compares other fields".to_owned(),
+                differences => differences,
+            };
+            return Err(Error::new(ErrorKind::SpecMismatch).because(why));
         }
         Ok(Some(record))
     }
@@ -428,5 +432,27 @@ fn has_shell(init: i32) -> Result<bool, Error> {
         Ok(_) => Ok(true),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => Ok(false),
         Err(e) => Err(failed(e.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_begun_for_somebody_who_gave_up() {
+        let place = tempfile::tempdir().unwrap();
+        let state = place.path().join("state");
+        let host = Host::new(LocalConfig::default().with_state_dir(&state)).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let spec = Spec::new(SessionId::new("a").unwrap(), "host");
+        // At once, and after the session was locked.
+        for patience in [0, 1] {
+            let asked = std::cell::Cell::new(0);
+            let given_up = || asked.replace(asked.get() + 1) >= patience;
+            let error = host.provision(runtime.handle(), &spec, &given_up).map(|_| ()).unwrap_err();
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::DeadlineExceeded, Effect::None), "{error}");
+            assert_eq!(fs::read_dir(&state).unwrap().count(), 0);
+        }
     }
 }

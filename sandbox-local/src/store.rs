@@ -64,6 +64,17 @@ impl Store {
 
     /// Waits for the right to change a session; `None` if there is no such session and none is to be made.
     pub(crate) fn lock(&self, session: &SessionId, make: bool, patience: Duration) -> Result<Option<Guard>, Error> {
+        self.lock_if(session, make, patience, &is_still)
+    }
+
+    /// As [`lock`](Self::lock), but `is_still` says whether a path still leads to what was opened there.
+    fn lock_if(
+        &self,
+        session: &SessionId,
+        make: bool,
+        patience: Duration,
+        is_still: &dyn Fn(&File, &Path) -> bool,
+    ) -> Result<Option<Guard>, Error> {
         let directory = self.directory(session);
         let path = directory.join(LOCK);
         let failed = |e| io_error(format!("cannot lock {}", path.display()), e);
@@ -76,20 +87,17 @@ impl Store {
                     _ => {}
                 }
             }
-            let file =
-                match OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path) {
-                    Ok(file) => file,
-                    // The directory is gone: nothing to change, or one to be made anew.
-                    Err(e) if e.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => continue,
-                    Err(e) => return Err(failed(e)),
-                };
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) if is_still(&file, &path) => return Ok(Some(Guard { directory, _lock: file })),
-                // Whoever had it removed the session.
-                Ok(()) => continue,
-                Err(rustix::io::Errno::WOULDBLOCK) => {}
-                Err(e) => return Err(failed(e.into())),
+            match OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path) {
+                Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) if is_still(&file, &path) => return Ok(Some(Guard { directory, _lock: file })),
+                    // Whoever had it removed the session, or has it.
+                    Ok(()) | Err(rustix::io::Errno::WOULDBLOCK) => {}
+                    Err(e) => return Err(failed(e.into())),
+                },
+                // The directory is gone: nothing to change, or one to be made anew.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(failed(e)),
             }
             if Instant::now() >= deadline {
                 return Err(Error::new(ErrorKind::Busy).because(format!("its lock was not free within {patience:?}")));
@@ -333,6 +341,16 @@ mod tests {
         assert!(store.is_bare(&id("b"), Duration::ZERO).unwrap(), "one that is not there");
         let busy = store.lock(&a, true, Duration::from_millis(20)).unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Busy);
+        // Somebody removes the session over and over, each time just before the lock is had.
+        let (asked, begun) = (std::cell::Cell::new(0), Instant::now());
+        let removed = |_: &File, _: &Path| {
+            asked.set(asked.get() + 1);
+            false
+        };
+        let busy = store.lock_if(&id("b"), true, Duration::from_millis(50), &removed).unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+        assert!(begun.elapsed() < SOON && (1..100).contains(&asked.get()), "{} times", asked.get());
+        store.lock(&id("b"), false, SOON).unwrap().unwrap().remove().unwrap();
         let waiting = {
             let (store, a) = (store.clone(), a.clone());
             std::thread::spawn(move || store.lock(&a, true, SOON).unwrap().unwrap())
