@@ -2,12 +2,19 @@
 
 mod plain;
 
+use std::sync::Arc;
+
 use conformance::sandbox::Setup;
 
 fn main() -> std::process::ExitCode {
     let world = plain::World::new();
-    conformance::main(Setup::new("plain", move || {
+    let place = Arc::clone(&world);
+    let setup = Setup::new("plain", move || {
         let provider = world.provider();
         async move { Ok(provider) }
+    });
+    conformance::main(setup.with_leak_check(move |session| {
+        let left = place.left(&session);
+        async move { left }
     }))
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use sandbox::{Death, Error, ErrorKind, Networking, SessionId};
@@ -37,14 +38,15 @@ pub(crate) struct LocalCarrier {
 }
 
 impl LocalCarrier {
-    /// A carrier for the sandbox of a record; `None` if that one does not run yet.
-    pub(crate) fn new(host: Arc<Host>, record: &Record) -> Option<Self> {
-        Some(Self {
-            kernel: host.kernel(&record.nonce),
+    /// A carrier for the sandbox of a record; `NotFound` if that one does not run yet.
+    pub(crate) fn new(host: Arc<Host>, record: &Record) -> Result<Self, Error> {
+        let identity = record.identity.clone();
+        Ok(Self {
+            kernel: host.kernel_of(record)?,
             host,
             session: record.spec.session.clone(),
             nonce: record.nonce.clone(),
-            identity: record.identity.clone()?,
+            identity: identity.ok_or_else(|| Error::new(ErrorKind::NotFound).because("it does not run"))?,
             own_network: !matches!(record.spec.networking, Networking::Unrestricted),
             join: cgroup::join_files(&record.cgroups),
         })
@@ -78,8 +80,9 @@ impl LocalCarrier {
                     fchown(end, Some(self.kernel.uid), Some(self.kernel.gid))?;
                 }
             }
-            let child =
-                self.host.spawner.spawn(runtime, &argv, Path::new("/"), far.map(Stdio::from), inherited.terminal)?;
+            let (spawner, ends) = (&self.host.spawner, far.map(Stdio::from));
+            let deadline = Instant::now() + self.host.config.begin_timeout;
+            let child = spawner.spawn(runtime, &argv, Path::new("/"), ends, inherited.terminal, deadline)?;
             Ok((child, [to_shell.into(), from_shell.into(), from_errors.into()]))
         };
         start().map_err(|e| io_error("cannot start a shell in the sandbox", e))

@@ -92,6 +92,11 @@ impl Groups {
         paths
     }
 
+    /// All groups that a sandbox of that name can have.
+    pub(crate) fn all(&self, name: &str) -> Vec<PathBuf> {
+        self.paths(name, Bounds { memory: Some(u64::MAX), cpu_millis: Some(u64::MAX) })
+    }
+
     /// Makes them.
     pub(crate) fn make(&self, name: &str, bounds: Bounds) -> io::Result<()> {
         for path in self.paths(name, bounds) {

@@ -39,8 +39,10 @@ pub struct LocalConfig {
     /// More trees of this machine that every sandbox sees, read-only and at their own places: toolchains, data. They are shown with all
     /// that is mounted in them; choose none that holds secrets.
     pub show: Vec<PathBuf>,
-    /// As root, the first of 65,536 kernel users that sandboxes run as: no sandbox ever runs as kernel user 0. Nobody else may
-    /// use them. Without root, sandboxes run as the caller.
+    /// As root, the first of 65,536 kernel users, and groups of the same numbers, that sandboxes run as: no sandbox ever runs as kernel
+    /// user 0. Nobody else may use them, other deployments included. A sandbox keeps the user that it was made with: providers with
+    /// the same state directory need not agree on this, but the users of all of them must exist wherever one of them attaches. Without
+    /// root, sandboxes run as the caller.
     pub first_uid: u32,
     /// Where bounds on memory and processor time come from.
     pub cgroup: Cgroup,

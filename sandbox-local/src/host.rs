@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
@@ -18,9 +19,9 @@ use crate::fstab::Plan;
 use crate::record::{Phase, Record};
 use crate::share::Share;
 use crate::spawn::Spawner;
-use crate::spec::{differences, inner_ids};
+use crate::spec::inner_ids;
 use crate::start::{self, Place, Program, Rest, Started, is_held};
-use crate::store::{self, Guard, Store};
+use crate::store::{self, Guard, Known, Store};
 use crate::tools::Tools;
 use crate::wanted::{Wanted, no_shell};
 use crate::{ident, inherited, teardown};
@@ -99,14 +100,23 @@ impl Host {
         Ok(Self { config, tools, store, groups, spawner: Spawner::new()?, uid, gid, is_root })
     }
 
-    /// Who the host's programs run as for a sandbox: as root, a user of the range, spread by the nonce.
-    pub(crate) fn kernel(&self, nonce: &str) -> Kernel {
+    /// Who the host's programs run as for a sandbox that is being made: as root, a user of the range, spread by the nonce.
+    pub(crate) fn new_kernel(&self, nonce: &str) -> Kernel {
         if !self.is_root {
             return Kernel { uid: self.uid, gid: self.gid, switch: false };
         }
         let offset = nonce.get(..4).and_then(|n| u32::from_str_radix(n, 16).ok()).unwrap_or(0);
         let id = self.config.first_uid + offset % USERS;
         Kernel { uid: id, gid: id, switch: true }
+    }
+
+    /// And for one that is there: the user that it was made with, whatever range this provider has.
+    pub(crate) fn kernel_of(&self, record: &Record) -> Result<Kernel, Error> {
+        let kernel = Kernel { uid: record.uid, gid: record.gid, switch: self.is_root };
+        if kernel.switch && (kernel.uid == 0 || kernel.gid == 0) {
+            return Err(Error::new(ErrorKind::Unavailable).because("its record says that it runs as kernel user 0"));
+        }
+        Ok(kernel)
     }
 
     /// Finds a sandbox or makes it. Begins nothing once `given_up` says so: a reap that comes after that finds either nothing, or the
@@ -117,7 +127,7 @@ impl Host {
         spec: &Spec,
         given_up: &dyn Fn() -> bool,
     ) -> Result<Provisioned, Error> {
-        let stop = || Error::new(ErrorKind::Other).because("whoever asked for it has gone");
+        let stop = || Error::new(ErrorKind::DeadlineExceeded).because("whoever asked for it gave up");
         inner_ids(&spec.hardening)?;
         if let Some(record) = self.adopt(spec)? {
             return Ok(Provisioned { record, made: None });
@@ -156,7 +166,11 @@ impl Host {
             return Ok(None);
         }
         if record.fingerprint != spec.fingerprint() {
-            return Err(Error::new(ErrorKind::SpecMismatch).because(differences(&record.spec, spec)));
+            let why = match record.spec.differences(spec) {
+                none if none.is_empty() => "the program that made it compares other fields".to_owned(),
+                differences => differences,
+            };
+            return Err(Error::new(ErrorKind::SpecMismatch).because(why));
         }
         Ok(Some(record))
     }
@@ -189,7 +203,7 @@ impl Host {
         recreated: Option<Recreated>,
     ) -> Result<(Record, Child, Unfinished), Error> {
         let nonce = store::nonce()?;
-        let kernel = self.kernel(&nonce);
+        let kernel = self.new_kernel(&nonce);
         let Wanted { plan, uid, gid, foreign, own_network } = wanted;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let mut record = Record {
@@ -206,7 +220,7 @@ impl Host {
             cgroups: Vec::new(),
             identity: None,
         };
-        let (name, bounds) = (format!("sandbox-{}", record.nonce), self.bounds(&spec.hardening));
+        let (name, bounds) = (groups_of(&record.nonce), self.bounds(&spec.hardening));
         if let Some(groups) = &self.groups {
             record.cgroups = groups.paths(&name, bounds);
         }
@@ -275,18 +289,34 @@ impl Host {
         why.with_effect(Effect::None)
     }
 
-    /// Removes everything of a session, or only the sandbox of that nonce; what is not there is removed.
+    /// Removes everything of a session, or only the sandbox of that nonce; what is not there is removed. What the record says helps, and
+    /// holds nothing up.
     pub(crate) fn reap(&self, session: &SessionId, nonce: Option<&str>) -> Result<(), Error> {
+        self.remove(session, nonce).map_err(|e| match e.kind() {
+            // Nothing was begun.
+            ErrorKind::Busy => e,
+            _ => e.with_effect(Effect::Unknown),
+        })
+    }
+
+    fn remove(&self, session: &SessionId, nonce: Option<&str>) -> Result<(), Error> {
         let guard = self.store.lock(session, false, self.config.lock_timeout)?;
         let deadline = Instant::now() + self.config.stop_timeout;
         // What an earlier attempt has put away and not removed.
         let Some(guard) = guard else { return self.store.empty(session, deadline) };
-        let record = self.store.read(session)?;
-        if let Some(nonce) = nonce
-            && record.as_ref().is_none_or(|r| r.nonce != nonce)
-        {
-            drop(guard);
-            return self.store.empty(session, deadline);
+        let record = match self.store.look(session)? {
+            Known::Record(record) => Some(*record),
+            Known::Nothing | Known::Strange(_) => None,
+        };
+        if let Some(nonce) = nonce {
+            let is_there = match &record {
+                Some(record) => record.nonce == nonce,
+                None => guard.boxes()?.contains(&self.store.box_of(session, nonce)),
+            };
+            if !is_there {
+                drop(guard);
+                return self.store.empty(session, deadline);
+            }
         }
         if let Some(mut record) = record.clone() {
             record.phase = Phase::Ending;
@@ -305,15 +335,21 @@ impl Host {
         record: Option<&Record>,
         deadline: Instant,
     ) -> Result<(), Error> {
+        let remove_groups = |groups: &[PathBuf]| {
+            cgroup::remove(groups, deadline).map_err(|e| io_error("cannot remove its control groups", e))
+        };
         for path in guard.boxes()? {
             let own = record.filter(|r| self.store.box_of(session, &r.nonce) == path);
             // A number of an earlier run of the machine says nothing about this one.
-            let own = own.filter(|r| r.boot == ident::boot_id());
-            teardown::end_box(&path, own.and_then(|r| r.identity.as_ref()), own.is_some(), deadline)?;
+            let recent = own.filter(|r| r.boot == ident::boot_id());
+            teardown::end_box(&path, recent.and_then(|r| r.identity.as_ref()), recent.is_some(), deadline)?;
+            if let (None, Some(nonce), Some(groups)) = (own, store::nonce_of(&path), &self.groups) {
+                // It had those that it needed, and all of its name are its own.
+                remove_groups(&groups.all(&groups_of(nonce)))?;
+            }
             self.store.discard(session, &path)?;
         }
-        let groups = record.map(|r| r.cgroups.as_slice()).unwrap_or_default();
-        cgroup::remove(groups, deadline).map_err(|e| io_error("cannot remove its control groups", e))
+        remove_groups(record.map(|r| r.cgroups.as_slice()).unwrap_or_default())
     }
 
     /// What can be bounded of what is wanted. What must be and cannot has been refused before.
@@ -348,9 +384,10 @@ impl Host {
 
     /// What is there of a session, as far as it can be told from its record and its processes.
     pub(crate) fn describe(&self, session: SessionId) -> Result<Option<Owned>, Error> {
-        let Some(record) = self.store.read(&session)? else {
-            let bare = self.store.is_bare(&session, NOT_YET)?;
-            return Ok((!bare).then(|| Owned::new(session, OwnedState::Unknown, "")));
+        let record = match self.store.look(&session)? {
+            Known::Record(record) => record,
+            Known::Nothing if self.store.is_bare(&session, NOT_YET)? => return Ok(None),
+            Known::Nothing | Known::Strange(_) => return Ok(Some(Owned::new(session, OwnedState::Unknown, ""))),
         };
         let state = match record.phase {
             Phase::Starting => OwnedState::Starting,
@@ -377,6 +414,11 @@ impl Host {
     }
 }
 
+/// What the control groups of a sandbox are called.
+fn groups_of(nonce: &str) -> String {
+    format!("sandbox-{nonce}")
+}
+
 /// Whether `uid` is the user that the kernel's own files belong to, by whatever number it is known in this user namespace.
 fn is_kernel_root(uid: u32) -> std::io::Result<bool> {
     Ok(fs::metadata("/proc/sys/kernel/ostype")?.uid() == uid)
@@ -390,5 +432,27 @@ fn has_shell(init: i32) -> Result<bool, Error> {
         Ok(_) => Ok(true),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP) => Ok(false),
         Err(e) => Err(failed(e.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_begun_for_somebody_who_gave_up() {
+        let place = tempfile::tempdir().unwrap();
+        let state = place.path().join("state");
+        let host = Host::new(LocalConfig::default().with_state_dir(&state)).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let spec = Spec::new(SessionId::new("a").unwrap(), "host");
+        // At once, and after the session was locked.
+        for patience in [0, 1] {
+            let asked = std::cell::Cell::new(0);
+            let given_up = || asked.replace(asked.get() + 1) >= patience;
+            let error = host.provision(runtime.handle(), &spec, &given_up).map(|_| ()).unwrap_err();
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::DeadlineExceeded, Effect::None), "{error}");
+            assert_eq!(fs::read_dir(&state).unwrap().count(), 0);
+        }
     }
 }

@@ -7,7 +7,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::io::Errno;
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::parse;
@@ -123,6 +125,14 @@ pub(crate) fn processes() -> io::Result<impl Iterator<Item = i32>> {
     Ok(names.filter_map(|name| name.to_str()?.parse().ok()))
 }
 
+/// The time in which the starts of processes are told: ticks since this machine was started.
+pub(crate) fn now() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    let ticks = clock_ticks_per_second();
+    seconds.saturating_mul(ticks).saturating_add(nanos.saturating_mul(ticks) / 1_000_000_000)
+}
+
 /// Tells one run of the machine from the next.
 pub(crate) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
@@ -169,9 +179,11 @@ mod tests {
 
     #[test]
     fn a_process_and_its_successors() {
+        let before = now();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
         let it = Process { pid, start: stat(pid).unwrap().unwrap().start };
+        assert!((before..=now()).contains(&it.start), "{before} {} {}", it.start, now());
         let other = Process { start: it.start + 1, ..it };
         assert!(it.lives().unwrap() && !other.lives().unwrap());
         assert!(it.open().unwrap().is_some() && other.open().unwrap().is_none());

@@ -61,6 +61,9 @@
 //! or reap of any process. A sandbox whose first process was killed is replaced by the next provision, and all handles of the new one
 //! say so. After a restart of the machine the same holds.
 //!
+//! A sandbox that another version of this crate made, and whose record this one does not understand, is left alone: provisions and attaches
+//! fail as `Unavailable`, by file and field, `owned` lists it as `Unknown`, and a reap removes it.
+//!
 //! What it cannot protect against stands in SECURITY.md: above all a fault of the kernel, whose whole interface is exposed.
 #![cfg(target_os = "linux")]
 

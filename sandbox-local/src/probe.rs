@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sandbox::{Error, ErrorKind};
 use tokio::io::AsyncReadExt as _;
@@ -149,7 +149,8 @@ async fn attempt(
     let argv = argv::trial(tools, kernel, &command);
     let failed = |e: io::Error| io_error("cannot try whether sandboxes can be made here", e);
     let ends = [Stdio::null(), Stdio::null(), Stdio::piped()];
-    let mut child = spawner.spawn(runtime, &argv, Path::new("/"), ends, false).map_err(failed)?;
+    let mut child =
+        spawner.spawn(runtime, &argv, Path::new("/"), ends, false, Instant::now() + PATIENCE).map_err(failed)?;
     let mut said = Vec::new();
     let run = async {
         if let Some(stderr) = child.stderr.take() {

@@ -133,7 +133,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + S
 
 impl Local {
     async fn probe(&self) -> Result<(), Error> {
-        let kernel = self.host.kernel("0001");
+        let kernel = self.host.new_kernel("0001");
         probe::probe(&self.host.spawner, &runtime()?, &self.host.tools, kernel).await
     }
 
@@ -273,11 +273,19 @@ impl Provider for Local {
             async move {
                 let Some(mut sessions) = sessions else { return Ok::<_, Error>(None) };
                 let page = move || {
-                    let names: Vec<_> = sessions.by_ref().take(PAGE).collect();
-                    let rest = (names.len() == PAGE).then_some(sessions);
-                    let described = names.into_iter().map(|name| name.and_then(|s| host.describe(s)));
-                    let page: Vec<_> = described.filter_map(Result::transpose).collect();
-                    Ok((stream::iter(page), rest))
+                    let (mut page, mut read) = (Vec::new(), 0);
+                    for name in sessions.by_ref().take(PAGE) {
+                        read += 1;
+                        match name.and_then(|session| host.describe(session)) {
+                            Ok(owned) => page.extend(owned.map(Ok)),
+                            // The last item.
+                            Err(e) => {
+                                page.push(Err(e));
+                                return Ok((stream::iter(page), None));
+                            }
+                        }
+                    }
+                    Ok((stream::iter(page), (read == PAGE).then_some(sessions)))
                 };
                 blocking(page).await.map(Some)
             }
@@ -313,8 +321,7 @@ struct Live {
 
 impl Live {
     fn new(host: Arc<Host>, record: Record) -> Result<Self, Error> {
-        let carrier = LocalCarrier::new(Arc::clone(&host), &record)
-            .ok_or_else(|| Error::new(ErrorKind::NotFound).because("it does not run"))?;
+        let carrier = LocalCarrier::new(Arc::clone(&host), &record)?;
         let mut env = Env::new().with("PATH", PATH)?.with("HOME", record.spec.workdir.as_bytes().to_vec())?;
         for (name, value) in record.spec.env.iter() {
             env.set(name, value.clone())?;

@@ -5,7 +5,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
 
 use keyutils::{Keyring, Permission};
 use sandbox::{Error, ErrorKind};
@@ -19,6 +20,8 @@ pub(crate) type Ends = [Stdio; 3];
 
 /// How many programs may wait for their start.
 const WAITING: usize = 64;
+/// How long the thread may take to get ready.
+const READY: Duration = Duration::from_secs(10);
 
 /// A thread that starts programs. What it starts can never gain privileges and has no key of the caller's: the kernel keeps both per
 /// thread, so that the caller's own threads stay as they are. It ends with the last of its handles.
@@ -30,6 +33,7 @@ pub(crate) struct Spawner {
 struct Job {
     command: Command,
     runtime: Handle,
+    deadline: Instant,
     done: SyncSender<io::Result<Child>>,
 }
 
@@ -49,12 +53,13 @@ impl Spawner {
             .name("sandbox-spawn".to_owned())
             .spawn(work)
             .map_err(|e| io_error("cannot start a thread", e))?;
-        outcome.recv().unwrap_or_else(|_| Err(io_error("cannot start programs", ended())))?;
+        outcome.recv_timeout(READY).unwrap_or_else(|e| Err(io_error("cannot start programs", unanswered(e))))?;
         Ok(Self { jobs })
     }
 
     /// Starts `argv` in `directory`, with an empty environment, and in a process group of its own unless it `leaves` for a session of its
-    /// own by itself. Nothing kills it when the answer is dropped; the runtime waits for it either way.
+    /// own by itself. Nothing kills it when the answer is dropped; the runtime waits for it either way. What has not begun by the
+    /// deadline never begins.
     pub(crate) fn spawn(
         &self,
         runtime: &Handle,
@@ -62,6 +67,7 @@ impl Spawner {
         directory: &Path,
         ends: Ends,
         leaves: bool,
+        deadline: Instant,
     ) -> io::Result<Child> {
         let (program, arguments) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let [stdin, stdout, stderr] = ends;
@@ -72,8 +78,19 @@ impl Spawner {
         }
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         let (done, answer) = sync_channel(1);
-        self.jobs.send(Job { command, runtime: runtime.clone(), done }).map_err(|_| ended())?;
-        answer.recv().map_err(|_| ended())?
+        let mut job = Job { command, runtime: runtime.clone(), deadline, done };
+        let mut pause = Duration::from_micros(200);
+        while let Err(refused) = self.jobs.try_send(job) {
+            job = match refused {
+                TrySendError::Full(job) if Instant::now() < deadline => job,
+                TrySendError::Full(_) => return Err(unanswered(RecvTimeoutError::Timeout)),
+                TrySendError::Disconnected(_) => return Err(unanswered(RecvTimeoutError::Disconnected)),
+            };
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(10));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        answer.recv_timeout(left).unwrap_or_else(|e| Err(unanswered(e)))
     }
 }
 
@@ -83,15 +100,23 @@ impl fmt::Debug for Spawner {
     }
 }
 
-fn ended() -> io::Error {
-    io::Error::other("the thread that starts programs ended")
+fn unanswered(why: RecvTimeoutError) -> io::Error {
+    match why {
+        RecvTimeoutError::Timeout => io::Error::new(io::ErrorKind::TimedOut, "it was not started in time"),
+        RecvTimeoutError::Disconnected => io::Error::other("the thread that starts programs ended"),
+    }
 }
 
 fn serve(waiting: &Receiver<Job>) {
-    while let Ok(Job { mut command, runtime, done }) = waiting.recv() {
+    // It ends with the last handle, which closes the channel.
+    while let Ok(Job { mut command, runtime, deadline, done }) = waiting.recv() {
         let _in_runtime = runtime.enter();
-        // Whoever waits for it has not gone: nobody waits with a limit.
-        let _ = done.send(command.spawn());
+        let started = match Instant::now() < deadline {
+            true => command.spawn(),
+            false => Err(unanswered(RecvTimeoutError::Timeout)),
+        };
+        // Whoever asked may have stopped waiting at this very moment: then the ends of its streams are gone too, and it reads their end.
+        let _ = done.send(started);
     }
 }
 
@@ -119,6 +144,10 @@ const ENOSYS: i32 = rustix::io::Errno::NOSYS.raw_os_error();
 mod tests {
     use super::*;
 
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
     #[test]
     fn a_program_starts_bare() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -126,7 +155,7 @@ mod tests {
         let argv = ["/bin/sh", "-c", "grep NoNewPrivs /proc/self/status; pwd; env"].map(OsString::from);
         let ends = [Stdio::null(), writer.into(), Stdio::null()];
         let spawner = Spawner::new().unwrap();
-        let mut child = spawner.spawn(runtime.handle(), &argv, Path::new("/usr"), ends, false).unwrap();
+        let mut child = spawner.spawn(runtime.handle(), &argv, Path::new("/usr"), ends, false, soon()).unwrap();
         let mut out = String::new();
         io::Read::read_to_string(&mut reader, &mut out).unwrap();
         assert!(runtime.block_on(child.wait()).unwrap().success());
@@ -140,10 +169,39 @@ mod tests {
         let spawner = Spawner::new().unwrap();
         let start = |program: &str| {
             let ends = [Stdio::null(), Stdio::null(), Stdio::null()];
-            spawner.spawn(runtime.handle(), &[program.into()], Path::new("/"), ends, false)
+            spawner.spawn(runtime.handle(), &[program.into()], Path::new("/"), ends, false, soon())
         };
         assert_eq!(start("/absent").unwrap_err().kind(), io::ErrorKind::NotFound);
         let mut child = start("/bin/true").unwrap();
         assert!(runtime.block_on(child.wait()).unwrap().success());
+    }
+
+    #[test]
+    fn what_has_not_begun_in_time_never_begins() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let argv = |name: &str| ["/usr/bin/touch".into(), place.path().join(name).into_os_string()];
+        let start = |spawner: &Spawner, name: &str, deadline| {
+            let ends = [Stdio::null(), Stdio::null(), Stdio::null()];
+            spawner.spawn(runtime.handle(), &argv(name), Path::new("/"), ends, false, deadline)
+        };
+        // Nobody takes the jobs: the first waits in the channel, the second for its turn.
+        let (jobs, waiting) = sync_channel(1);
+        let stuck = Spawner { jobs };
+        for name in ["first", "second"] {
+            let begun = Instant::now();
+            let error = start(&stuck, name, begun + Duration::from_millis(50)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{name}: {error}");
+            assert!(begun.elapsed() < Duration::from_secs(20), "{name}");
+        }
+        // And whoever takes them later starts none of them.
+        drop(stuck);
+        serve(&waiting);
+        let spawner = Spawner::new().unwrap();
+        assert_eq!(start(&spawner, "late", Instant::now()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let mut child = start(&spawner, "in_time", soon()).unwrap();
+        assert!(runtime.block_on(child.wait()).unwrap().success());
+        let made: Vec<_> = std::fs::read_dir(place.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(made, ["in_time"]);
     }
 }

@@ -5,27 +5,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use sandbox::{Error, ErrorKind, Hardening, Spec};
+use sandbox::{Error, ErrorKind, Hardening};
 
 /// The image that is this machine's own programs.
 const HOST_IMAGE: &str = "host";
 /// The user and group inside, unless the spec says otherwise. Not 0: as user 0, tar wants to give files away and fails.
 const DEFAULT_ID: u32 = 1000;
-
-/// What differs between the spec of a sandbox and the one that is asked for, of what is compared.
-pub(crate) fn differences(is: &Spec, wanted: &Spec) -> String {
-    let mut out = Vec::new();
-    if is.image != wanted.image {
-        out.push(format!("image is {}, not {}", is.image, wanted.image));
-    }
-    if is.workdir != wanted.workdir {
-        out.push(format!("workdir is {}, not {}", is.workdir, wanted.workdir));
-    }
-    if is.networking.name() != wanted.networking.name() {
-        out.push(format!("networking is {}, not {}", is.networking.name(), wanted.networking.name()));
-    }
-    out.join("; ")
-}
 
 /// The user and group inside. One of each exists there, and neither is 0.
 pub(crate) fn inner_ids(hardening: &Hardening) -> Result<(u32, u32), Error> {

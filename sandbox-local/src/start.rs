@@ -113,7 +113,8 @@ pub(crate) fn start(
     deadline: Instant,
 ) -> Result<Started, Error> {
     let Place { path, plan, kernel } = *place;
-    let (report, messages, parent) = launch(spawner, runtime, path, program).map_err(|e| program.failed(e))?;
+    let (report, messages, parent) =
+        launch(spawner, runtime, path, program, deadline).map_err(|e| program.failed(e))?;
     let mut rest = Rest::new(report, messages, deadline);
     let fill = || -> io::Result<File> {
         fill_box(path, plan, kernel)?;
@@ -148,7 +149,8 @@ pub(crate) fn finish(
         let (report, report_end) = io::pipe().map_err(|e| program.failed(e))?;
         let (messages, messages_end) = io::pipe().map_err(|e| program.failed(e))?;
         let ends = [Stdio::null(), report_end.into(), messages_end.into()];
-        let mut child = program.start(spawner, runtime, Path::new("/"), ends).map_err(|e| program.failed(e))?;
+        let started = program.start(spawner, runtime, Path::new("/"), ends, rest.deadline);
+        let mut child = started.map_err(|e| program.failed(e))?;
         let mut rest = Rest::new(report, messages, rest.deadline);
         // It says nothing if it succeeds; whether it did, the mounts tell.
         rest.watch(None).inspect_err(|_| {
@@ -166,8 +168,15 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    fn start(&self, spawner: &Spawner, runtime: &Handle, directory: &Path, ends: Ends) -> io::Result<Child> {
-        spawner.spawn(runtime, &self.argv, directory, ends, self.leaves)
+    fn start(
+        &self,
+        spawner: &Spawner,
+        runtime: &Handle,
+        directory: &Path,
+        ends: Ends,
+        deadline: Instant,
+    ) -> io::Result<Child> {
+        spawner.spawn(runtime, &self.argv, directory, ends, self.leaves, deadline)
     }
 
     fn failed(&self, error: io::Error) -> Error {
@@ -181,12 +190,13 @@ fn launch(
     runtime: &Handle,
     path: &Path,
     program: &Program,
+    deadline: Instant,
 ) -> io::Result<(OwnedFd, OwnedFd, Child)> {
     let alive = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path.join(ALIVE))?;
     flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
     let ((report, report_end), (messages, messages_end)) = (io::pipe()?, io::pipe()?);
     let ends = [Stdio::from(alive), Stdio::from(report_end), Stdio::from(messages_end)];
-    let child = program.start(spawner, runtime, path, ends)?;
+    let child = program.start(spawner, runtime, path, ends, deadline)?;
     Ok((report.into(), messages.into(), child))
 }
 

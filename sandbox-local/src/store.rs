@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use sandbox::{Error, ErrorKind, SessionId};
-use serde::Deserialize;
 
 use crate::error::io_error;
 use crate::record::Record;
@@ -47,6 +46,16 @@ pub(crate) struct Guard {
     _lock: File,
 }
 
+/// What is known of a session.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// There is no record, or a torn one.
+    Nothing,
+    Record(Box<Record>),
+    /// A record that this program does not understand, and why not.
+    Strange(Error),
+}
+
 impl Store {
     /// Opens a state directory, and makes it if need be.
     pub(crate) fn open(root: &Path, uid: u32) -> Result<Self, Error> {
@@ -55,6 +64,17 @@ impl Store {
 
     /// Waits for the right to change a session; `None` if there is no such session and none is to be made.
     pub(crate) fn lock(&self, session: &SessionId, make: bool, patience: Duration) -> Result<Option<Guard>, Error> {
+        self.lock_if(session, make, patience, &is_still)
+    }
+
+    /// As [`lock`](Self::lock), but `is_still` says whether a path still leads to what was opened there.
+    fn lock_if(
+        &self,
+        session: &SessionId,
+        make: bool,
+        patience: Duration,
+        is_still: &dyn Fn(&File, &Path) -> bool,
+    ) -> Result<Option<Guard>, Error> {
         let directory = self.directory(session);
         let path = directory.join(LOCK);
         let failed = |e| io_error(format!("cannot lock {}", path.display()), e);
@@ -67,20 +87,17 @@ impl Store {
                     _ => {}
                 }
             }
-            let file =
-                match OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path) {
-                    Ok(file) => file,
-                    // The directory is gone: nothing to change, or one to be made anew.
-                    Err(e) if e.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound && Instant::now() < deadline => continue,
-                    Err(e) => return Err(failed(e)),
-                };
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) if is_still(&file, &path) => return Ok(Some(Guard { directory, _lock: file })),
-                // Whoever had it removed the session.
-                Ok(()) => continue,
-                Err(rustix::io::Errno::WOULDBLOCK) => {}
-                Err(e) => return Err(failed(e.into())),
+            match OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path) {
+                Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) if is_still(&file, &path) => return Ok(Some(Guard { directory, _lock: file })),
+                    // Whoever had it removed the session, or has it.
+                    Ok(()) | Err(rustix::io::Errno::WOULDBLOCK) => {}
+                    Err(e) => return Err(failed(e.into())),
+                },
+                // The directory is gone: nothing to change, or one to be made anew.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && !make => return Ok(None),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                Err(e) => return Err(failed(e)),
             }
             if Instant::now() >= deadline {
                 return Err(Error::new(ErrorKind::Busy).because(format!("its lock was not free within {patience:?}")));
@@ -109,29 +126,42 @@ impl Store {
         }
     }
 
-    /// What is known of a session; `None` if there is no such session, or nothing legible: a machine that lost its power can leave a
-    /// torn record, and then nothing of that sandbox runs any more.
+    /// What is known of a session; `None` if there is no such session, or if its record is torn.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` also for a record that is whole and that this program does not understand: what it does not understand it
+    /// cannot replace.
     pub(crate) fn read(&self, session: &SessionId) -> Result<Option<Record>, Error> {
-        #[derive(Deserialize)]
-        struct Version {
-            version: u32,
+        match self.look(session)? {
+            Known::Nothing => Ok(None),
+            Known::Record(record) => Ok(Some(*record)),
+            Known::Strange(why) => Err(why),
         }
+    }
+
+    /// As [`read`](Self::read), but what is not understood is an answer.
+    pub(crate) fn look(&self, session: &SessionId) -> Result<Known, Error> {
         let path = self.directory(session).join(RECORD);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Known::Nothing),
             Err(e) => return Err(io_error(format!("cannot read {}", path.display()), e)),
         };
-        match serde_json::from_slice::<Version>(&bytes) {
-            Ok(Version { version }) if version != Record::VERSION => {
-                Err(Error::new(ErrorKind::Unavailable).because(format!(
-                    "{} is of version {version}, and this program knows version {}",
-                    path.display(),
-                    Record::VERSION
-                )))
-            }
-            _ => Ok(serde_json::from_slice::<Record>(&bytes).ok().filter(|r| r.spec.session == *session)),
-        }
+        // A machine that lost its power can leave a torn record, and then nothing of that sandbox runs any more. What is legible was
+        // written by somebody, perhaps by a newer program than this one, and its sandbox may run.
+        let Ok(json) = serde_json::from_slice(&bytes) else { return Ok(Known::Nothing) };
+        let record = Record::from_json(json).and_then(|record| match record.spec.session == *session {
+            true => Ok(record),
+            false => Err(format!("spec: its session is {}", record.spec.session)),
+        });
+        Ok(match record {
+            Ok(record) => Known::Record(Box::new(record)),
+            Err(what) => Known::Strange(Error::new(ErrorKind::Unavailable).because(format!(
+                "{} is not of this program's making: {what}; a reap removes its sandbox",
+                path.display()
+            ))),
+        })
     }
 
     /// The sessions that are there, in no order.
@@ -210,6 +240,11 @@ fn is_still(file: &File, path: &Path) -> bool {
     }
 }
 
+/// The nonce of the sandbox that a box is of.
+pub(crate) fn nonce_of(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()?.strip_prefix(BOX)
+}
+
 /// A fresh nonce.
 pub(crate) fn nonce() -> Result<String, Error> {
     let mut bytes = [0u8; 16];
@@ -269,11 +304,24 @@ mod tests {
         assert_eq!(store.read(&a).unwrap().unwrap(), one);
         let other = store.lock(&b, true, SOON).unwrap().unwrap();
         other.write(&one).unwrap();
-        assert_eq!(store.read(&b).unwrap(), None, "the record of another session");
-        fs::write(store.directory(&b).join(RECORD), "{").unwrap();
-        assert_eq!(store.read(&b).unwrap(), None, "a torn record");
-        fs::write(store.directory(&b).join(RECORD), r#"{"version":2,"more":1}"#).unwrap();
-        assert_eq!(store.read(&b).unwrap_err().kind(), ErrorKind::Unavailable);
+        let file = store.directory(&b).join(RECORD);
+        let whole = fs::read_to_string(&file).unwrap();
+        for torn in ["", "{", "\0\0\0\0", &whole[..whole.len() - 1], &whole[..whole.len() / 2]] {
+            fs::write(&file, torn).unwrap();
+            assert_eq!(store.read(&b).unwrap(), None, "a torn record");
+        }
+        for (strange, says) in [
+            (whole.as_str(), "spec: its session is a;"),
+            (r#"{"version":2,"more":1}"#, "version is 2,"),
+            (r#"{"version":1}"#, "nonce: "),
+            ("5", "it is no record"),
+        ] {
+            fs::write(&file, strange).unwrap();
+            let error = store.read(&b).unwrap_err();
+            let text = error.to_string();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{text}");
+            assert!(text.contains(&file.display().to_string()) && text.contains(says), "{text}");
+        }
         fs::write(store.root.join("Not-a-session"), "").unwrap();
         let mut all: Vec<_> = store.sessions().unwrap().map(Result::unwrap).collect();
         all.sort_by(|a, b| a.as_str().cmp(b.as_str()));
@@ -293,6 +341,16 @@ mod tests {
         assert!(store.is_bare(&id("b"), Duration::ZERO).unwrap(), "one that is not there");
         let busy = store.lock(&a, true, Duration::from_millis(20)).unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Busy);
+        // Somebody removes the session over and over, each time just before the lock is had.
+        let (asked, begun) = (std::cell::Cell::new(0), Instant::now());
+        let removed = |_: &File, _: &Path| {
+            asked.set(asked.get() + 1);
+            false
+        };
+        let busy = store.lock_if(&id("b"), true, Duration::from_millis(50), &removed).unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Busy);
+        assert!(begun.elapsed() < SOON && (1..100).contains(&asked.get()), "{} times", asked.get());
+        store.lock(&id("b"), false, SOON).unwrap().unwrap().remove().unwrap();
         let waiting = {
             let (store, a) = (store.clone(), a.clone());
             std::thread::spawn(move || store.lock(&a, true, SOON).unwrap().unwrap())

@@ -143,14 +143,18 @@ impl Spec {
         self.hardening.validate()
     }
 
+    /// What is compared when a sandbox exists already, by field. A new field is either here or left out by name.
+    fn compared(&self) -> [(&'static str, &[u8]); 3] {
+        let Self { session: _, image, workdir, networking, env: _, hardening: _ } = self;
+        [("image", image.as_bytes()), ("workdir", workdir.as_bytes()), ("networking", networking.name().as_bytes())]
+    }
+
     /// A digest of what is compared when a sandbox exists already, as 64 hexadecimal digits: `image`, `workdir` and the kind
     /// of `networking`.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
-        for part in
-            [b"v1".as_slice(), self.image.as_bytes(), self.workdir.as_bytes(), self.networking.name().as_bytes()]
-        {
+        for part in [b"v1".as_slice()].into_iter().chain(self.compared().map(|(_, value)| value)) {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -159,6 +163,17 @@ impl Spec {
             let _ = write!(hex, "{byte:02x}");
         }
         hex
+    }
+
+    /// What makes `wanted` another spec than this one, of what is compared, in words for people. Empty if their fingerprints are the
+    /// same.
+    #[must_use]
+    pub fn differences(&self, wanted: &Self) -> String {
+        let pairs = self.compared().into_iter().zip(wanted.compared());
+        let differing = pairs.filter(|((_, is), (_, wanted))| is != wanted);
+        let said =
+            differing.map(|((name, is), (_, wanted))| format!("{name} is {}, not {}", quoted(is), quoted(wanted)));
+        said.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -220,5 +235,15 @@ mod tests {
         others.push(Spec::new(SessionId::new("s").unwrap(), "img2"));
         let prints: std::collections::HashSet<_> = others.iter().chain([&spec()]).map(Spec::fingerprint).collect();
         assert_eq!(prints.len(), 5);
+        // It is stored, and compared by other versions of this crate.
+        let known = "486d1d73b78ed48e9c6b043e9ba627db4bacece3e84c15f643d23cd177805daf";
+        assert_eq!(spec().fingerprint(), known);
+        for other in &others {
+            assert_ne!(spec().differences(other), "", "{other:?}");
+        }
+        assert_eq!(spec().differences(&same), "");
+        let both = workdir("/w").with_networking(Networking::None);
+        let said = "workdir is \"/workspace\", not \"/w\"; networking is \"unrestricted\", not \"none\"";
+        assert_eq!(spec().differences(&both), said);
     }
 }

@@ -163,6 +163,13 @@ impl Bed {
         within("owned", CALL, list).await?.map_err(|e| unexpected("owned", "a list", &e))
     }
 
+    /// Fails unless there is nothing of `session` in the place itself now, before anybody cleans up.
+    pub async fn nothing_of(&self, session: &SessionId, after: &str) -> Outcome {
+        let Some(leaks) = &self.setup.leaks else { return Ok(()) };
+        let found = within("the leak check", CALL, leaks(session.clone())).await?;
+        ensure(found.is_empty(), after, "nothing made", || found.join(", "))
+    }
+
     /// The archive of `root`, whole.
     pub async fn export(&self, session: &SessionId, root: &str) -> Outcome<Bytes> {
         let stream = self.try_export(session, root).await?.map_err(|e| unexpected("export", "an archive", &e))?;

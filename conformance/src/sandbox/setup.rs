@@ -103,8 +103,8 @@ impl Setup {
         self
     }
 
-    /// Looks for what a session left in the place itself: objects, processes, files. Called after the session was reaped; what
-    /// it names fails the case.
+    /// Looks for what a session left in the place itself: objects, processes, files. Called after the session was reaped, and where
+    /// nothing may have been made of it; what it names fails the case.
     #[must_use]
     pub fn with_leak_check<F, Fut>(mut self, leaks: F) -> Self
     where

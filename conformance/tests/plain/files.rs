@@ -80,8 +80,20 @@ pub(super) fn read(root: &OwnedFd, path: &SandboxPath, limit: u64) -> Result<Rea
     }))))
 }
 
+/// The directories that a write made, outside in: removed again unless it succeeds.
+#[derive(Default)]
+struct Made(Vec<(OwnedFd, Vec<u8>)>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for (at, name) in self.0.drain(..).rev() {
+            let _ = rustix::fs::unlinkat(&at, &*name, AtFlags::REMOVEDIR);
+        }
+    }
+}
+
 /// The directory of `path`, made if need be.
-fn parent(root: &OwnedFd, path: &SandboxPath) -> Result<OwnedFd, Error> {
+fn parent(root: &OwnedFd, path: &SandboxPath, made: &mut Made) -> Result<OwnedFd, Error> {
     let mut at = rustix::io::dup(root).map_err(|e| super::fault(e.into()))?;
     let mut prefix = Vec::new();
     let components: Vec<_> = path.as_bytes()[1..].split(|b| *b == b'/').collect();
@@ -90,10 +102,14 @@ fn parent(root: &OwnedFd, path: &SandboxPath) -> Result<OwnedFd, Error> {
         prefix.extend_from_slice(name);
         let open = || openat2(root, &*prefix, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), INSIDE);
         at = match open() {
-            Err(Errno::NOENT) => match rustix::fs::mkdirat(&at, *name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => open().map_err(|_| class(ErrorKind::NotDirectory, path))?,
-                Err(errno) => return Err(unwritable(errno, path)),
-            },
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&at, *name, Mode::from_raw_mode(0o755)) {
+                    Ok(()) => made.0.push((at, name.to_vec())),
+                    Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(unwritable(errno, path)),
+                }
+                open().map_err(|_| class(ErrorKind::NotDirectory, path))?
+            }
             other => other.map_err(|errno| unwritable(errno, path))?,
         };
     }
@@ -118,7 +134,8 @@ fn mount_of(dir: &OwnedFd, name: &[u8]) -> u64 {
 
 pub(super) async fn write(root: &OwnedFd, file: FileWrite<'_>) -> Result<(), Error> {
     let FileWrite { path, size, mut body, mode, create_new, .. } = file;
-    let dir = parent(root, &path)?;
+    let mut made = Made::default();
+    let dir = parent(root, &path, &mut made)?;
     let name = path.file_name();
     let mut keep = None;
     if let Ok(stat) = rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -144,8 +161,8 @@ pub(super) async fn write(root: &OwnedFd, file: FileWrite<'_>) -> Result<(), Err
     static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let temporary = format!(".plain-{}", COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
-    let made = openat2(&dir, temporary.as_str(), create, Mode::from_raw_mode(0o600), ResolveFlags::BENEATH);
-    let made = made.map_err(|errno| unwritable(errno, &path))?;
+    let opened = openat2(&dir, temporary.as_str(), create, Mode::from_raw_mode(0o600), ResolveFlags::BENEATH);
+    let opened = opened.map_err(|errno| unwritable(errno, &path))?;
     let mut guard = Temporary(&dir, Some(temporary.clone()));
     let mode = Mode::from_raw_mode(mode.or(keep).unwrap_or(0o644));
     let mut buffer = vec![0; 1 << 16];
@@ -161,13 +178,13 @@ pub(super) async fn write(root: &OwnedFd, file: FileWrite<'_>) -> Result<(), Err
         }
         let mut done = 0;
         while done < n {
-            done += rustix::io::write(&made, &buffer[done..n]).map_err(|e| super::fault(e.into()))?;
+            done += rustix::io::write(&opened, &buffer[done..n]).map_err(|e| super::fault(e.into()))?;
         }
     }
     if total != size {
         return Err(class(ErrorKind::ShortTransfer, &path));
     }
-    rustix::fs::fchmod(&made, mode).map_err(|e| super::fault(e.into()))?;
+    rustix::fs::fchmod(&opened, mode).map_err(|e| super::fault(e.into()))?;
     let flags = if create_new { RenameFlags::NOREPLACE } else { RenameFlags::empty() };
     rustix::fs::renameat_with(&dir, temporary.as_str(), &dir, name, flags).map_err(|errno| match errno {
         Errno::EXIST => class(ErrorKind::AlreadyExists, &path),
@@ -175,5 +192,6 @@ pub(super) async fn write(root: &OwnedFd, file: FileWrite<'_>) -> Result<(), Err
         other => unwritable(other, &path),
     })?;
     guard.1 = None;
+    made.0.clear();
     Ok(())
 }

@@ -42,6 +42,13 @@ impl World {
         Arc::new(Plain(Arc::clone(self)).checked())
     }
 
+    /// What there is of a session.
+    #[allow(dead_code, reason = "not every test looks for leaks")]
+    pub(crate) fn left(&self, session: &SessionId) -> Vec<String> {
+        let dir = self.dir(session);
+        dir.exists().then(|| format!("{} is there", dir.display())).into_iter().collect()
+    }
+
     fn dir(&self, session: &SessionId) -> PathBuf {
         self.base.path().join(session.as_str())
     }

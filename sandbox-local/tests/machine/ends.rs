@@ -23,7 +23,6 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("ends::a_restart_of_the_machine_is_told", Needs::Nothing, a_restart_of_the_machine_is_told),
     ("ends::who_cannot_look_does_not_conclude", Needs::Nothing, who_cannot_look_does_not_conclude),
     ("ends::a_fork_bomb_ends", Needs::Nothing, a_fork_bomb_ends),
-    ("ends::illegible_records_are_replaced", Needs::Nothing, illegible_records_are_replaced),
 ];
 
 pub(crate) const PARTS: &[Part] = &[
@@ -268,24 +267,6 @@ fn it_outlives_its_creator(bed: &Bed) {
         assert_eq!(s.exec(ExecRequest::shell("true")).await.unwrap_err().kind(), ErrorKind::NotFound);
     });
     assert_nothing_left(bed);
-}
-
-fn illegible_records_are_replaced(bed: &Bed) {
-    bed.block(async {
-        let provider = bed.provider();
-        for torn in [&b""[..], b"{", b"\0\0\0\0", br#"{"version":1}"#] {
-            let s = provider.provision(&spec("a")).await.unwrap();
-            ok(&s, "true").await;
-            fs::write(bed.state.join("a/record"), torn).unwrap();
-            assert_eq!(provider.attach(s.id()).await.unwrap_err().kind(), ErrorKind::NotFound);
-            assert_eq!(owned(&provider).await.len(), 1);
-            let s = provider.provision(&spec("a")).await.unwrap();
-            assert_eq!(s.recreated().unwrap().reason, Death::NodeLost);
-            fs::write(bed.state.join("a/record"), torn).unwrap();
-            provider.reap(s.id()).await.unwrap();
-            assert_nothing_left(bed);
-        }
-    });
 }
 
 fn a_restart_of_the_machine_is_told(bed: &Bed) {

@@ -20,6 +20,8 @@ mod keys;
 #[cfg(target_os = "linux")]
 mod outside;
 #[cfg(target_os = "linux")]
+mod records;
+#[cfg(target_os = "linux")]
 mod refused;
 #[cfg(target_os = "linux")]
 mod trash;
@@ -33,6 +35,7 @@ fn main() -> std::process::ExitCode {
             keys::TRIALS,
             ends::TRIALS,
             outside::TRIALS,
+            records::TRIALS,
             refused::TRIALS,
             trash::TRIALS,
         ],

@@ -78,6 +78,7 @@ async fn finds_it(bed: B) -> Outcome {
 async fn attach_unknown(bed: B) -> Outcome {
     for _ in 0..2 {
         refused("attaching", bed.try_attach(&bed.session).await?, ErrorKind::NotFound)?;
+        bed.nothing_of(&bed.session, "attaching").await?;
     }
     equal("times listed", bed.times_owned(&bed.session).await?, 0)
 }

@@ -249,6 +249,13 @@ async fn stragglers_live_on(bed: B) -> Outcome {
 
 async fn late_output_stays_out(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
+    // What comes while a later command runs, and not only between two.
+    for n in 0..2 {
+        sandbox.sh("(sleep 0.4; echo LATE; echo LATE >&2) & echo first").await?;
+        let result = sandbox.sh(format!("sleep 1.5; echo {n}; echo e{n} >&2")).await?;
+        equal("stdout of a later command that lasts", result.stdout.to_string_lossy(), format!("{n}\n"))?;
+        equal("stderr of a later command that lasts", result.stderr.to_string_lossy(), format!("e{n}\n"))?;
+    }
     let printer = "(setsid bash -c 'for i in {1..60}; do echo LATE; echo LATE >&2; sleep 0.05; done' &) ; \
                    (for i in {1..60}; do echo LATE; echo LATE >&2; sleep 0.05; done) & echo first";
     for _ in 0..2 {

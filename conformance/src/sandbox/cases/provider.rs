@@ -133,6 +133,13 @@ async fn env_is_bound(bed: B) -> Outcome {
         equal("the variable", sandbox.ok("echo $BOUND").await?, "first\n")?;
         equal("the files", sandbox.ok("cat /tmp/f").await?, "mine\n")?;
     }
+    // No handle that is there can answer for the next ones.
+    drop((first, second));
+    for (provider, value) in [(Arc::clone(&bed.provider), "third"), (bed.other_provider().await?, "fourth")] {
+        let made = bed.provision_through(&provider, &spec(value)?).await?;
+        let later = made.map_err(|e| unexpected("provision", "the sandbox that is there", &e))?;
+        equal("the variable, once the first handles are gone", later.ok("echo $BOUND").await?, "first\n")?;
+    }
     Ok(())
 }
 

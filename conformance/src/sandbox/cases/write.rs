@@ -173,7 +173,7 @@ async fn failed_changes_nothing(bed: B) -> Outcome {
     sandbox.ok("mkdir /tmp/d; echo seeded > /tmp/d/seed").await?;
     for (declared, supplied) in [(100, 2), (100, 0), (1 << 20, 600_000), (2, 100), (0, 1)] {
         let what = format!("{supplied} bytes of {declared}");
-        for name in ["/tmp/d/seed", "/tmp/d/new"] {
+        for name in ["/tmp/d/seed", "/tmp/d/new", "/tmp/d/missing/parents/new"] {
             let result = declare(&sandbox, name, declared, supplied).await?;
             ensure(result.is_err(), &what, "a failure", || "success".to_owned())?;
             only_the_seed(&sandbox, &what).await?;
@@ -186,7 +186,7 @@ async fn broken_body(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.ok("mkdir /tmp/d; echo seeded > /tmp/d/seed").await?;
     for supplied in [0, 10, 200_000] {
-        for name in ["/tmp/d/seed", "/tmp/d/new"] {
+        for name in ["/tmp/d/seed", "/tmp/d/new", "/tmp/d/missing/parents/new"] {
             let body = Watched { left: supplied, fails: true, touched: Arc::default() };
             let result = sandbox.try_write(FileWrite::new(path(name)?, 1 << 20, Body::reader(body))).await?;
             ensure(result.is_err(), "a body that breaks", "a failure", || "success".to_owned())?;

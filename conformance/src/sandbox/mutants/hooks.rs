@@ -101,8 +101,13 @@ impl Hooks {
 
     /// Changes every request.
     pub(super) fn request(self, change: impl Fn(&mut ExecRequest) + Send + Sync + 'static) -> Self {
+        self.request_of(move |_, request| change(request))
+    }
+
+    /// Changes every request, knowing the sandbox.
+    pub(super) fn request_of(self, change: impl Fn(&Inner, &mut ExecRequest) + Send + Sync + 'static) -> Self {
         self.exec(move |inner, mut request| {
-            change(&mut request);
+            change(&inner, &mut request);
             async move { inner.exec(request).await }
         })
     }

@@ -187,6 +187,20 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 }
             })
         }),
+        Mutant::new("late output is in the result of a command that lasts", &["limit::late_output_stays_out"], {
+            let late = std::sync::Arc::new(AtomicBool::new(false));
+            hooks().exec(move |inner, request| {
+                let late = std::sync::Arc::clone(&late);
+                async move {
+                    let mut result = inner.exec(request).await?;
+                    if late.swap(true, Ordering::Relaxed) && result.elapsed > Duration::from_secs(1) {
+                        result.stderr =
+                            Output::new([b"LATE\n", &result.stderr.bytes[..]].concat(), result.stderr.total + 5);
+                    }
+                    Ok(result)
+                }
+            })
+        }),
         Mutant::new(
             "code 137 is taken for a timeout",
             &["limit::self_kill_is_no_timeout"],

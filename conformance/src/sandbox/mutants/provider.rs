@@ -55,6 +55,11 @@ pub(super) fn with<T, R>(table: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R 
     work(&mut table.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// Tells one provider from another.
+fn address(provider: &Arc<dyn Provider>) -> usize {
+    Arc::as_ptr(provider).cast::<()>() as usize
+}
+
 pub(super) fn mutants() -> Vec<Mutant> {
     [provisions(), finds()].into_iter().flatten().collect()
 }
@@ -137,6 +142,25 @@ fn provisions() -> Vec<Mutant> {
                         async move { p.provision(&spec).await }
                     })
                     .request(move |request| request.env = with(&latest, |latest| latest.clone())),
+            )
+        },
+        {
+            let bound = table();
+            let noted = Arc::clone(&bound);
+            Mutant::new(
+                "each provider binds the variables anew",
+                &["provision::env_is_bound"],
+                hooks()
+                    .provision(move |p, spec| {
+                        let key = (address(&p), spec.session.clone());
+                        with(&noted, |bound| bound.entry(key).or_insert_with(|| spec.env.clone()).clone());
+                        async move { p.provision(&spec).await }
+                    })
+                    .request_of(move |inner, request| {
+                        let key = (address(&inner.provider), inner.id().clone());
+                        request.env =
+                            with(&bound, |bound: &mut HashMap<_, Env>| bound.get(&key).cloned().unwrap_or_default());
+                    }),
             )
         },
         Mutant::new(
@@ -249,7 +273,6 @@ fn provisions() -> Vec<Mutant> {
 fn finds() -> Vec<Mutant> {
     let makers = table();
     let noted = Arc::clone(&makers);
-    let address = |provider: &Arc<dyn Provider>| Arc::as_ptr(provider).cast::<()>() as usize;
     vec![
         Mutant::new(
             "attach finds nothing",
@@ -274,6 +297,42 @@ fn finds() -> Vec<Mutant> {
                 }
             }),
         ),
+        {
+            let hidden = table();
+            let noted = Arc::clone(&hidden);
+            Mutant::new(
+                "attach leaves something that nobody lists",
+                &["attach::unknown_session"],
+                hooks()
+                    .attach(move |p, session| {
+                        let noted = Arc::clone(&noted);
+                        async move {
+                            if with(&noted, |hidden| hidden.contains_key(&session)) {
+                                return Err(Error::new(ErrorKind::NotFound));
+                            }
+                            let found = p.attach(&session).await;
+                            if found.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+                                with(&noted, |hidden| hidden.insert(session.clone(), ()));
+                                p.provision(&Spec::new(session, "host").with_hardening(Hardening::none())).await?;
+                                return Err(Error::new(ErrorKind::NotFound));
+                            }
+                            found
+                        }
+                    })
+                    .owned(move |p, ()| {
+                        let hidden = Arc::clone(&hidden);
+                        async move {
+                            let all: Vec<_> = p.owned().await?.collect().await;
+                            let shown = all.into_iter().filter(move |entry| {
+                                entry
+                                    .as_ref()
+                                    .map_or(true, |o| !with(&hidden, |hidden| hidden.contains_key(&o.session)))
+                            });
+                            Ok(OwnedStream::new(futures::stream::iter(shown.collect::<Vec<_>>())))
+                        }
+                    }),
+            )
+        },
         Mutant::new(
             "a sandbox is known only to its maker",
             &["attach::from_another_process"],

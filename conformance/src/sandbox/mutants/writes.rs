@@ -204,6 +204,11 @@ fn failed_writes() -> Vec<Mutant> {
             after("touch -- \"${1%/*}/.temporary\""),
         ),
         Mutant::new(
+            "a failed write leaves the parents that it made",
+            &["write::failed_changes_nothing", "write::broken_body"],
+            after("mkdir -p -- \"${1%/*}\""),
+        ),
+        Mutant::new(
             "a dropped write leaves a file beside",
             &["write::dropped"],
             hooks().write(|inner, file| {
