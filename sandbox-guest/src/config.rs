@@ -12,7 +12,8 @@ pub struct GuestConfig {
     pub workdir: SandboxPath,
     /// Variables of the sandbox that its shells do not have by themselves: they are sent over each stream.
     pub env: Env,
-    /// How many operations may be under way at once; more wait in order. At least 1.
+    /// How many operations may be under way at once; more wait in order. One whose command has to be killed is under way until that was
+    /// carried out. At least 1.
     pub max_streams: usize,
     /// How many streams may be opening at once. At least 1.
     pub max_opening: usize,

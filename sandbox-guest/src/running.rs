@@ -1,7 +1,7 @@
 //! A command that runs: how it is started, what its end record says, and that dropping it kills it.
 
 use sandbox::{Command, Effect, Env, Error, ErrorKind, SandboxPath};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::command::{self, Run};
@@ -97,8 +97,24 @@ impl Running {
         self.lease.take().expect("the lease is there until the command is settled").into_turn()
     }
 
+    /// Orders a signal, as long as the command is not settled.
     pub(crate) fn signal(&self, signal: &'static str, who: Who) -> oneshot::Receiver<bool> {
-        self.control.signal(signal, &self.shell, &self.marker, who)
+        self.order(signal, who, self.lease.as_ref().map(Lease::place))
+    }
+
+    /// As [`signal`](Self::signal); `turn` is held until the order is done, too.
+    pub(crate) fn signal_in_turn(
+        &self,
+        signal: &'static str,
+        who: Who,
+        turn: OwnedSemaphorePermit,
+    ) -> oneshot::Receiver<bool> {
+        let place = self.lease.as_ref().map(Lease::place);
+        self.order(signal, who, place.map(|place| (place, turn)))
+    }
+
+    fn order(&self, signal: &'static str, who: Who, held: impl Send + Sync + 'static) -> oneshot::Receiver<bool> {
+        self.control.signal(signal, &self.shell, &self.marker, who, held)
     }
 
     /// The command ended by itself, and its stream is not wanted any more.
@@ -118,8 +134,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.lease.take().is_some() {
-            drop(self.signal("KILL", Who::Shell));
+        if let Some(lease) = self.lease.take() {
+            let place = lease.place();
+            drop(lease);
+            drop(self.order("KILL", Who::Shell, place));
         }
     }
 }

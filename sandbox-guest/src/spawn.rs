@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::stream::unfold;
 use sandbox::{ByteStream, Effect, Error, ErrorKind, Exit, Process, ProcessControl, SandboxPath, Signal, SpawnRequest};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
@@ -74,7 +74,7 @@ pub(crate) async fn spawn(guest: &Inner, request: &SpawnRequest) -> Result<Proce
         let result = supervisor.run().await;
         let _ = exit.0.send(Some(result.map_err(|e| (e.kind(), e.to_string()))));
     });
-    let control = GuestProcess { running, exit: exit.1, _tasks: tasks };
+    let control = GuestProcess { running, signals: Arc::new(Semaphore::new(1)), exit: exit.1, _tasks: tasks };
     Ok(Process::new(
         near.map(|near| Box::pin(near) as Pin<Box<dyn AsyncWrite + Send>>),
         stdout,
@@ -206,6 +206,8 @@ impl Supervisor {
 /// The far end of a [`Process`]. Dropping it ends its tasks, and kills the command unless it ended.
 struct GuestProcess {
     running: Arc<Mutex<Option<Running>>>,
+    /// The turn of a signal.
+    signals: Arc<Semaphore>,
     exit: watch::Receiver<Option<Result<Exit, (ErrorKind, String)>>>,
     _tasks: JoinSet<()>,
 }
@@ -225,13 +227,19 @@ impl Drop for GuestProcess {
 #[async_trait]
 impl ProcessControl for GuestProcess {
     async fn signal(&self, signal: Signal) -> Result<(), Error> {
-        let answer = {
-            let running = lock(&self.running);
-            let Some(running) = running.as_ref() else { return Ok(()) };
-            running.signal(signal.name(), if signal == Signal::Kill { Who::All } else { Who::Group })
+        let answered = async {
+            // One after the other, so that no more than one of them waits to be carried out.
+            let turn = Arc::clone(&self.signals).acquire_owned().await.ok()?;
+            let answer = {
+                let running = lock(&self.running);
+                let Some(running) = running.as_ref() else { return Some(()) };
+                let who = if signal == Signal::Kill { Who::All } else { Who::Group };
+                running.signal_in_turn(signal.name(), who, turn)
+            };
+            answer.await.ok().map(drop)
         };
-        match timeout(SIGNAL_TIME, answer).await {
-            Ok(Ok(_)) => Ok(()),
+        match timeout(SIGNAL_TIME, answered).await {
+            Ok(Some(())) => Ok(()),
             _ => Err(Error::new(ErrorKind::Lost).with_effect(Effect::Unknown).because("the signal was not confirmed")),
         }
     }

@@ -222,13 +222,13 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         let Some(lease) = self.lease.take() else { return };
-        let shell = lease.stream.shell.clone();
+        let (shell, place) = (lease.stream.shell.clone(), lease.place());
         drop(lease);
         let (signal, who) = match self.give_up {
             GiveUp::Kill => ("KILL", Who::Shell),
             GiveUp::CleanUp => ("TERM", Who::Write),
         };
-        drop(self.inner.control.signal(signal, &shell, &self.inner.marker(None), who));
+        drop(self.inner.control.signal(signal, &shell, &self.inner.marker(None), who, place));
     }
 }
 

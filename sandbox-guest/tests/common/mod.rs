@@ -24,6 +24,8 @@ use tokio::net::unix::pipe;
 #[derive(Debug, Default)]
 pub struct Bare {
     pub opened: AtomicUsize,
+    /// The shells that were started.
+    pub pids: std::sync::Mutex<Vec<u32>>,
     /// Variables that the shells have by themselves.
     pub env: Vec<(&'static str, &'static str)>,
     /// Text that the shell finds before the script, as of a start-up file.
@@ -107,6 +109,7 @@ impl Carrier for Bare {
         command.stdin(stdin).stdout(stdout).stderr(stderr).process_group(0);
         let mut child = command.spawn().map_err(fail)?;
         drop(command);
+        self.pids.lock().unwrap().extend(child.id());
         if !self.noise.is_empty() {
             tokio::io::AsyncWriteExt::write_all(&mut sender, self.noise.as_bytes()).await.map_err(fail)?;
         }
