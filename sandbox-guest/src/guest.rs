@@ -170,25 +170,27 @@ impl Inner {
         self.pool.stream(turn.deadline).await.map_err(|e| self.pool.failed(since, e))
     }
 
-    /// A broken way into a sandbox that is gone is `NotFound`, with the cause of death.
+    /// As the function of that name.
     pub(crate) async fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        let error = match result {
-            Err(e) if matches!(e.kind(), ErrorKind::Lost | ErrorKind::DeadlineExceeded | ErrorKind::Protocol) => e,
-            other => return other,
-        };
-        match tokio::time::timeout(DEATH_TIME, self.carrier.cause_of_death()).await {
-            Ok(Some(death)) => {
-                let effect = error.effect();
-                let mut gone = Error::new(ErrorKind::NotFound).with_death(death).with_effect(effect);
-                if let Some(path) = error.path() {
-                    gone = gone.at(path.clone());
-                }
-                if let Some(index) = error.member() {
-                    gone = gone.of_member(index);
-                }
-                Err(gone.caused_by(error))
-            }
-            _ => Err(error),
+        match result {
+            Err(error) => Err(explain(&*self.carrier, error).await),
+            done => done,
         }
     }
+}
+
+/// A broken way into a sandbox that is gone is `NotFound`, with the cause of death.
+pub(crate) async fn explain(carrier: &dyn Carrier, error: Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::DeadlineExceeded | ErrorKind::Protocol) {
+        return error;
+    }
+    let Ok(Some(death)) = tokio::time::timeout(DEATH_TIME, carrier.cause_of_death()).await else { return error };
+    let mut gone = Error::new(ErrorKind::NotFound).with_death(death).with_effect(error.effect());
+    if let Some(path) = error.path() {
+        gone = gone.at(path.clone());
+    }
+    if let Some(index) = error.member() {
+        gone = gone.of_member(index);
+    }
+    gone.caused_by(error)
 }

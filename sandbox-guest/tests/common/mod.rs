@@ -32,6 +32,8 @@ pub struct Bare {
     pub noise: &'static str,
     /// Sockets instead of pipes, as some servers have.
     pub sockets: bool,
+    /// Why there is no sandbox any more, once somebody says so.
+    pub death: std::sync::OnceLock<Death>,
     /// What starts the shell, as in `setpriv --reuid=65534`.
     pub through: Vec<String>,
 }
@@ -123,6 +125,6 @@ impl Carrier for Bare {
     }
 
     async fn cause_of_death(&self) -> Option<Death> {
-        None
+        self.death.get().copied()
     }
 }
