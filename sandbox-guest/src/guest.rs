@@ -80,7 +80,8 @@ impl Guest {
         self.inner.explain(exec::run(&self.inner, &request).await).await
     }
 
-    /// As [`Sandbox::spawn`](sandbox::Sandbox::spawn); it begins as [`exec`](Self::exec) does, by the same deadline.
+    /// As [`Sandbox::spawn`](sandbox::Sandbox::spawn); it waits for its turn and begins as [`exec`](Self::exec) does, by the same deadline. A
+    /// process has its place until it ends or is dropped.
     ///
     /// # Errors
     ///
@@ -90,9 +91,9 @@ impl Guest {
         self.inner.explain(spawn::spawn(&self.inner, &request).await).await
     }
 
-    /// As [`Sandbox::read`](sandbox::Sandbox::read). It begins by the same deadline as [`exec`](Self::exec). Then its content may stand still
-    /// for [`GuestConfig::inactivity`], and the whole of the waits may take a second more for every 16 KiB that came; the time that the
-    /// caller takes between two pieces does not count. Dropping the stream half-way ends the reading inside.
+    /// As [`Sandbox::read`](sandbox::Sandbox::read). It waits for its turn and begins by the same deadline as [`exec`](Self::exec). Then its
+    /// content may stand still for [`GuestConfig::inactivity`]; the waits for it are taken from that time, and a second is given back for every
+    /// 16 KiB that came. The time that the caller takes between two pieces does not count. Dropping the stream half-way ends the reading inside.
     ///
     /// # Errors
     ///
@@ -102,10 +103,10 @@ impl Guest {
         result.map_err(|e| e.at(path.clone()))
     }
 
-    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. It begins by the same
-    /// deadline as [`exec`](Self::exec). Then for [`GuestConfig::inactivity`] the sandbox may take nothing, the source may give nothing, and
-    /// at the end the answer may take that long; the whole of the waits for the sandbox may take a second more for every 16 KiB that it
-    /// took. Dropping the future leaves the target as it was or with all of the content.
+    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. It waits for its turn
+    /// and begins by the same deadline as [`exec`](Self::exec). Then for [`GuestConfig::inactivity`] the sandbox may take nothing, the source
+    /// may give nothing, and at the end the answer may take that long; the waits for the sandbox are taken from that time, and a second is
+    /// given back for every 16 KiB that it took. Dropping the future leaves the target as it was or with all of the content.
     ///
     /// # Errors
     ///
