@@ -76,6 +76,8 @@ impl Guest {
     /// As there; `DeadlineExceeded` if it did not begin in time, with `Effect::Unknown` once the request was sent: a command that has not
     /// begun by then is killed. Calls that wait for their turn fail with the first that finds the sandbox unresponsive.
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
+        // A guest is an entry of its own: nobody has to put `sandbox::Checked` before it, and what a request is allowed to be is what
+        // keeps the frames in step.
         request.validate()?;
         self.inner.explain(exec::run(&self.inner, &request).await).await
     }
@@ -87,6 +89,7 @@ impl Guest {
     ///
     /// As there, and as for [`exec`](Self::exec).
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
+        // As for `exec`.
         request.validate()?;
         self.inner.explain(spawn::spawn(&self.inner, &request).await).await
     }
@@ -112,6 +115,7 @@ impl Guest {
     ///
     /// As there; `DeadlineExceeded`, with `Effect::Unknown` once everything was sent and `Effect::None` before.
     pub async fn write(&self, file: FileWrite<'_>) -> Result<(), Error> {
+        // As for `exec`.
         file.validate()?;
         let path = file.path.clone();
         let result = self.inner.explain(files::write(&self.inner, file).await).await;

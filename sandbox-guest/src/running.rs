@@ -9,7 +9,7 @@ use crate::control::{Control, Who};
 use crate::guest::Inner;
 use crate::pool::{Lease, Pool, Turn};
 use crate::record::{Nonce, Record};
-use crate::stream::{Shell, late};
+use crate::stream::{Shell, Tries, late};
 
 /// What to start.
 pub(crate) struct Start<'a> {
@@ -38,8 +38,7 @@ impl Running {
     pub(crate) async fn start(guest: &Inner, start: &Start<'_>) -> Result<Self, Error> {
         command::check_size(start.command, start.env, &guest.config.env)?;
         let late = |what: &str| late(what, guest.config.begin_timeout).with_effect(Effect::Unknown);
-        // Every stream that is idle can turn out dead; one more is fresh.
-        let mut tries = guest.config.max_streams + 1;
+        let mut tries = Tries::new(&guest.config);
         let mut turn = guest.pool.turn().await?;
         let deadline = turn.deadline;
         loop {
@@ -68,12 +67,7 @@ impl Running {
                 Ok(Err(e)) => {
                     // The shell needs the whole request before it runs anything, and did not get it.
                     turn = running.give_back();
-                    tries -= 1;
-                    if tries == 0 {
-                        let error =
-                            Error::new(ErrorKind::Lost).because("every stream broke before the request was sent");
-                        return Err(error.caused_by(e));
-                    }
+                    tries.another(e)?;
                     continue;
                 }
                 Err(_) => return Err(guest.pool.failed(asked, late("the sandbox did not take the request"))),

@@ -17,12 +17,11 @@ use tokio::time::{Instant, timeout};
 use crate::Carrier;
 use crate::clock::{KILLED, LimitClock};
 use crate::control::Who;
-use crate::exec::DRAIN;
 use crate::guest::{Inner, explain};
 use crate::pool::lock;
 use crate::record::Nonce;
 use crate::running::{End, Running, Start};
-use crate::stream::{Source, Stream, wait_closed};
+use crate::stream::{DRAIN, Source, Stream, wait_closed};
 
 /// What may wait for the command to read it, and how much goes into one frame.
 const INPUT: usize = 64 * 1024;
