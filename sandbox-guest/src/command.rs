@@ -4,7 +4,6 @@ use sandbox::{Command, Env, Error, ErrorKind, ExecRequest, SandboxPath};
 
 use crate::quote::{frame, push_word};
 use crate::record::Nonce;
-use crate::stream::is_special;
 
 /// The longest shell text that is handed over as an argument.
 const MAX_INLINE: usize = ExecRequest::MAX_ARG;
@@ -60,4 +59,49 @@ pub(crate) fn request(begin: Nonce, end: Nonce, run: &Run<'_>) -> Vec<u8> {
         _ => {}
     }
     frame(&text)
+}
+
+/// Names that a shell makes something of by itself: a command gets them from `env`, after the last shell before it.
+pub(crate) fn is_special(name: &str) -> bool {
+    const SPECIAL: &[&str] = &[
+        "_",
+        "DIRSTACK",
+        "EPOCHREALTIME",
+        "EPOCHSECONDS",
+        "EUID",
+        "FUNCNAME",
+        "GROUPS",
+        "HISTCMD",
+        "IFS",
+        "LINENO",
+        "OLDPWD",
+        "OPTARG",
+        "OPTERR",
+        "OPTIND",
+        "PIPESTATUS",
+        "PPID",
+        "PS4",
+        "PWD",
+        "RANDOM",
+        "REPLY",
+        "SECONDS",
+        "SHELLOPTS",
+        "SHLVL",
+        "SRANDOM",
+        "TMOUT",
+        "UID",
+        "POSIXLY_CORRECT",
+        "FUNCNEST",
+        "GLOBIGNORE",
+        "EXECIGNORE",
+        "CDPATH",
+        "LANG",
+        "LANGUAGE",
+        "MAPFILE",
+        "COPROC",
+        "HOSTTYPE",
+        "MACHTYPE",
+        "OSTYPE",
+    ];
+    name.starts_with("BASH") || name.starts_with("LC_") || SPECIAL.contains(&name)
 }

@@ -12,7 +12,8 @@ pub struct GuestConfig {
     pub workdir: SandboxPath,
     /// Variables of the sandbox that its shells do not have by themselves: they are sent over each stream.
     pub env: Env,
-    /// How many operations may be under way at once; more wait in order. At least 1.
+    /// How many operations may be under way at once; more wait in order. One whose command has to be killed is under way until that was
+    /// carried out. At least 1.
     pub max_streams: usize,
     /// How many streams may be opening at once. At least 1.
     pub max_opening: usize,
@@ -22,7 +23,8 @@ pub struct GuestConfig {
     /// request, and the sandbox's word that it was taken up. One deadline for all of it, however many streams turn out dead.
     pub begin_timeout: Duration,
     /// How long content may stand still once a file operation has begun, in either direction, and how long the sandbox may take to
-    /// answer when it has everything. The whole of the waits may be longer by a second for every 16 KiB that moved.
+    /// answer when it has everything. A trickle is a standstill, too: all waits are taken from this time, and only what moves gives some of
+    /// it back, a second for every 16 KiB.
     pub inactivity: Duration,
     /// Where the tools for file operations are looked for inside, as in `PATH`. Nothing that the tenant sets changes it.
     pub tools: String,

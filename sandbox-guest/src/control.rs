@@ -9,19 +9,23 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::config::GuestConfig;
+use crate::pool::lock;
 use crate::quote::frame;
 use crate::record::Nonce;
 use crate::stream::{Shell, Stream, late, wait_closed};
 use crate::{Carrier, scripts};
 
-/// How long one order may take, reopening the stream included.
+/// How long orders may go without an answer to any of them, reopening the stream included.
 const ORDER_BUDGET: Duration = Duration::from_secs(10);
 /// How long one answer may take before the stream counts as dead.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// How long to wait before the stream is opened again.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Orders that may wait; an operation has at most two.
-const QUEUE: usize = 256;
+/// Orders that one operation can have waiting: two at its limit, one of the caller's, and the one that its drop gives. Each holds the
+/// operation's place until it is done, so that there are never more than this for each place.
+const ORDERS: usize = 4;
+/// Orders that are carried out together. Inside, each may need two descriptors.
+const BATCH: usize = 16;
 
 /// Whom a signal is for.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +41,6 @@ pub(crate) enum Who {
 }
 
 /// One order.
-#[derive(Debug)]
 struct Order {
     signal: &'static str,
     shell: Shell,
@@ -45,13 +48,18 @@ struct Order {
     who: Who,
     answer: oneshot::Sender<bool>,
     made: Instant,
+    /// What is free again once the order is done.
+    _held: Box<dyn Send + Sync>,
 }
 
-/// What the task is asked to do.
-enum Request {
-    /// Have the stream open by then.
-    Open(oneshot::Sender<Result<(), Error>>, Instant),
-    Signal(Order),
+/// Somebody waits for the stream to be open, until then.
+type Opening = (oneshot::Sender<Result<(), Error>>, Instant);
+
+/// The ways to the task that has the stream.
+#[derive(Clone)]
+struct Senders {
+    openings: mpsc::Sender<Opening>,
+    orders: mpsc::Sender<Order>,
 }
 
 /// The client's end. Cloning it is cheap; when the last one is gone, the stream closes once all orders are carried out.
@@ -64,7 +72,7 @@ struct Shared {
     carrier: Arc<dyn Carrier>,
     config: Arc<GuestConfig>,
     client: String,
-    requests: Mutex<Option<mpsc::Sender<Request>>>,
+    senders: Mutex<Option<Senders>>,
     /// Whether the stream is open, as far as its task knows.
     open: Arc<AtomicBool>,
 }
@@ -72,20 +80,20 @@ struct Shared {
 impl Control {
     pub(crate) fn new(carrier: Arc<dyn Carrier>, config: Arc<GuestConfig>, client: String) -> Self {
         let open = Arc::default();
-        Self { shared: Arc::new(Shared { carrier, config, client, requests: Mutex::new(None), open }) }
+        Self { shared: Arc::new(Shared { carrier, config, client, senders: Mutex::new(None), open }) }
     }
 
     /// Waits until the stream is open, until `deadline` at most: before that no command may run, since nothing could end it. A
     /// sandbox that is full up afterwards has it already.
     pub(crate) async fn ready(&self, deadline: Instant) -> Result<(), Error> {
-        let requests = self.sender();
+        let senders = self.senders();
         if self.shared.open.load(Ordering::Acquire) {
             return Ok(());
         }
         let (sender, receiver) = oneshot::channel();
         let opened = async {
-            if let Some(requests) = requests {
-                let _ = requests.send(Request::Open(sender, deadline)).await;
+            if let Some(senders) = senders {
+                let _ = senders.openings.send((sender, deadline)).await;
             }
             let ended =
                 |_| Err(Error::new(ErrorKind::Unavailable).because("there is no runtime for the control stream"));
@@ -94,15 +102,17 @@ impl Control {
         timeout_at(deadline, opened).await.unwrap_or_else(|_| Err(unopened(&self.shared.config)))
     }
 
-    /// The way to the task that has the stream; starts it unless it runs. Needs a runtime; without one there is none.
-    fn sender(&self) -> Option<mpsc::Sender<Request>> {
+    /// The ways to the task that has the stream; starts it unless it runs. Needs a runtime; without one there is none.
+    fn senders(&self) -> Option<Senders> {
         let shared = &self.shared;
-        let mut requests = shared.requests.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(sender) = requests.as_ref().filter(|s| !s.is_closed()) {
-            return Some(sender.clone());
+        let mut senders = lock(&shared.senders);
+        if let Some(senders) = senders.as_ref().filter(|s| !s.orders.is_closed()) {
+            return Some(senders.clone());
         }
         let runtime = tokio::runtime::Handle::try_current().ok()?;
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let places = shared.config.max_streams.max(1);
+        let (openings, to_open) = mpsc::channel(places);
+        let (orders, to_carry_out) = mpsc::channel(ORDERS * places);
         // Ends by itself: when the last sender is gone and its orders, each with a deadline, are carried out. It must outlive the
         // handle, whose drop is what asks for the last kill.
         let server = Server {
@@ -111,28 +121,32 @@ impl Control {
             client: shared.client.clone(),
             open: Arc::clone(&shared.open),
             stream: None,
+            serial: 0,
         };
         shared.open.store(false, Ordering::Release);
-        runtime.spawn(server.serve(receiver));
-        *requests = Some(sender.clone());
-        Some(sender)
+        runtime.spawn(server.serve(to_open, to_carry_out));
+        *senders = Some(Senders { openings, orders });
+        senders.clone()
     }
 
-    /// Orders a signal; the receiver hears whether the command itself was there to get it. Never waits.
+    /// Orders a signal; the receiver hears whether the command itself was there to get it. Never waits. `held` is dropped once the order
+    /// is carried out, or cannot be.
     pub(crate) fn signal(
         &self,
         signal: &'static str,
         shell: &Shell,
         marker: &str,
         who: Who,
+        held: impl Send + Sync + 'static,
     ) -> oneshot::Receiver<bool> {
         let (answer, heard) = oneshot::channel();
-        let order =
-            Order { signal, shell: shell.clone(), marker: marker.to_owned(), who, answer, made: Instant::now() };
-        if let Some(sender) = self.sender()
-            && sender.try_send(Request::Signal(order)).is_err()
+        let (shell, marker) = (shell.clone(), marker.to_owned());
+        let order = Order { signal, shell, marker, who, answer, made: Instant::now(), _held: Box::new(held) };
+        if let Some(senders) = self.senders()
+            && senders.orders.try_send(order).is_err()
         {
-            tracing::warn!("too many signals are waiting; one is lost");
+            // Not for want of room: the order's operation has a place.
+            tracing::error!(signal, "nobody carries out a signal");
         }
         heard
     }
@@ -145,40 +159,43 @@ struct Server {
     client: String,
     open: Arc<AtomicBool>,
     stream: Option<Stream>,
+    serial: u64,
 }
 
 impl Server {
-    async fn serve(mut self, mut requests: mpsc::Receiver<Request>) {
-        let mut serial = 0u64;
+    async fn serve(mut self, mut openings: mpsc::Receiver<Opening>, mut orders: mpsc::Receiver<Order>) {
         let mut backlog: Option<(Instant, Instant)> = None;
+        let mut batch = Vec::with_capacity(BATCH);
         loop {
-            let request = match self.stream.as_mut() {
-                Some(stream) => tokio::select! {
-                    request = requests.recv() => request,
-                    _ = wait_closed(&mut stream.closed) => {
-                        // Whoever needs it next opens it again.
-                        self.set(None);
-                        continue;
-                    }
-                },
-                None => requests.recv().await,
-            };
-            match request {
-                // Whoever asked may be gone.
-                Some(Request::Open(answer, _)) if answer.is_closed() => {}
-                Some(Request::Open(answer, deadline)) => {
-                    let _ = answer.send(self.have(deadline).await);
+            let closed = async {
+                match self.stream.as_mut() {
+                    Some(stream) => drop(wait_closed(&mut stream.closed).await),
+                    None => std::future::pending().await,
                 }
-                Some(Request::Signal(order)) => {
-                    serial += 1;
+            };
+            tokio::select! {
+                biased;
+                n = orders.recv_many(&mut batch, BATCH) => {
+                    if n == 0 {
+                        // Both ways are gone at once, and nobody is left to open for.
+                        return;
+                    }
                     // Orders that piled up behind one that could not be carried out have one budget together.
-                    let shared = backlog.filter(|(before, _)| order.made <= *before);
+                    let made = batch.iter().map(|order| order.made).max();
+                    let shared = backlog.filter(|(before, _)| made.is_some_and(|made| made <= *before));
                     let deadline = shared.map_or_else(|| Instant::now() + ORDER_BUDGET, |(_, deadline)| deadline);
-                    if !self.signal(serial, order, deadline).await && shared.is_none() {
+                    if !self.carry_out(&mut batch, deadline).await && shared.is_none() {
                         backlog = Some((Instant::now(), Instant::now() + ORDER_BUDGET));
                     }
                 }
-                None => return,
+                Some((answer, deadline)) = openings.recv() => {
+                    // Whoever asked may be gone.
+                    if !answer.is_closed() {
+                        let _ = answer.send(self.have(deadline).await);
+                    }
+                }
+                // Whoever needs it next opens it again.
+                () = closed => self.set(None),
             }
         }
     }
@@ -202,23 +219,33 @@ impl Server {
         Ok(())
     }
 
-    /// Carries out an order by `deadline`; says whether it did.
-    async fn signal(&mut self, serial: u64, order: Order, deadline: Instant) -> bool {
-        while Instant::now() < deadline {
+    /// Carries out orders: what a stream that breaks has not answered is asked of a new one. Gives up once none was answered until
+    /// `deadline`, or for as long as one may take after the last answer; says whether all were carried out.
+    async fn carry_out(&mut self, batch: &mut Vec<Order>, mut deadline: Instant) -> bool {
+        let mut waiting: Vec<(u64, Order)> = Vec::with_capacity(batch.len());
+        for order in batch.drain(..) {
+            self.serial += 1;
+            waiting.push((self.serial, order));
+        }
+        while !waiting.is_empty() && Instant::now() < deadline {
             if let Err(e) = self.have(deadline).await {
-                tracing::debug!(kind = ?e.kind(), signal = order.signal, "a signal could not be delivered");
+                tracing::warn!(kind = ?e.kind(), orders = waiting.len(), "signals could not be delivered");
                 return false;
             }
             let Some(stream) = self.stream.as_mut() else { return false };
-            match timeout(ANSWER_TIME, carry_out(stream, serial, &order)).await {
-                Ok(Ok(hit)) => {
-                    let _ = order.answer.send(hit);
-                    return true;
-                }
-                _ => self.set(None),
+            let before = waiting.len();
+            let carried_out = ask(stream, &mut waiting).await;
+            if waiting.len() < before {
+                deadline = deadline.max(Instant::now() + ORDER_BUDGET);
+            }
+            if carried_out.is_err() {
+                self.set(None);
             }
         }
-        false
+        if !waiting.is_empty() {
+            tracing::warn!(orders = waiting.len(), "nobody inside carried out the signals");
+        }
+        waiting.is_empty()
     }
 }
 
@@ -246,20 +273,31 @@ async fn open(
     Ok(stream)
 }
 
-async fn carry_out(stream: &mut Stream, serial: u64, order: &Order) -> Result<bool, Error> {
-    let who = match order.who {
-        Who::Group => "group",
-        Who::All => "all",
-        Who::Shell => "shell",
-        Who::Write => "write",
-    };
-    let Shell { pid, start } = &order.shell;
-    let line = format!("{serial} {} {pid} {start} {} {who}\n", order.signal, order.marker);
-    stream.send(line.as_bytes()).await.map_err(|e| Error::new(ErrorKind::Lost).caused_by(e))?;
-    let record = stream.await_record(b'A').await?;
-    let text = String::from_utf8_lossy(&record.payload).into_owned();
-    match text.split_once(' ') {
-        Some((answered, hit)) if answered == serial.to_string() => Ok(hit == "1"),
-        _ => Err(Error::new(ErrorKind::Protocol).because("an answer to another order")),
+/// Sends orders and takes the answers, each in its time. What was answered is done.
+async fn ask(stream: &mut Stream, waiting: &mut Vec<(u64, Order)>) -> Result<(), Error> {
+    let mut lines = format!("{}\n", waiting.len());
+    for (serial, order) in &*waiting {
+        let who = match order.who {
+            Who::Group => "group",
+            Who::All => "all",
+            Who::Shell => "shell",
+            Who::Write => "write",
+        };
+        let Shell { pid, start } = &order.shell;
+        lines.push_str(&format!("{serial} {} {pid} {start} {} {who}\n", order.signal, order.marker));
     }
+    let late = |_| late("an order was not answered", ANSWER_TIME);
+    let broke = |e: std::io::Error| Error::new(ErrorKind::Lost).caused_by(e);
+    timeout(ANSWER_TIME, stream.send(lines.as_bytes())).await.map_err(late)?.map_err(broke)?;
+    while !waiting.is_empty() {
+        let record = timeout(ANSWER_TIME, stream.await_record(b'A')).await.map_err(late)??;
+        let text = String::from_utf8_lossy(&record.payload).into_owned();
+        let answered = text.split_once(' ').and_then(|(serial, hit)| Some((serial.parse::<u64>().ok()?, hit == "1")));
+        let at = answered.and_then(|(serial, hit)| Some((waiting.iter().position(|(s, _)| *s == serial)?, hit)));
+        let Some((at, hit)) = at else {
+            return Err(Error::new(ErrorKind::Protocol).because("an answer to another order"));
+        };
+        let _ = waiting.swap_remove(at).1.answer.send(hit);
+    }
+    Ok(())
 }

@@ -1,7 +1,5 @@
 //! A command from request to verdict.
 
-use std::time::Duration;
-
 use bytes::BytesMut;
 use sandbox::{Effect, Error, ErrorKind, ExecRequest, ExecResult, Output};
 use tokio::time::Instant;
@@ -9,10 +7,7 @@ use tokio::time::Instant;
 use crate::clock::{KILLED, LimitClock};
 use crate::guest::Inner;
 use crate::running::{End, Running, Start};
-use crate::stream::{Source, Stream, wait_closed};
-
-/// How long the second end record may come after the first, and the streams' end after the shell's.
-pub(crate) const DRAIN: Duration = Duration::from_secs(2);
+use crate::stream::{DRAIN, Source, Stream, wait_closed};
 
 /// Runs a command.
 pub(crate) async fn run(guest: &Inner, request: &ExecRequest) -> Result<ExecResult, Error> {

@@ -76,23 +76,27 @@ impl Guest {
     /// As there; `DeadlineExceeded` if it did not begin in time, with `Effect::Unknown` once the request was sent: a command that has
     /// not begun by then is killed. Calls that wait for their turn fail with the first that finds the sandbox unresponsive.
     pub async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
+        // A guest is an entry of its own: nobody has to put `sandbox::Checked` before it, and what a request is allowed to be is what
+        // keeps the frames in step.
         request.validate()?;
         self.inner.explain(exec::run(&self.inner, &request).await).await
     }
 
-    /// As [`Sandbox::spawn`](sandbox::Sandbox::spawn); it begins as [`exec`](Self::exec) does, by the same deadline.
+    /// As [`Sandbox::spawn`](sandbox::Sandbox::spawn); it waits for its turn and begins as [`exec`](Self::exec) does, by the same deadline. A
+    /// process has its place until it ends or is dropped.
     ///
     /// # Errors
     ///
     /// As there, and as for [`exec`](Self::exec).
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
+        // As for `exec`.
         request.validate()?;
         self.inner.explain(spawn::spawn(&self.inner, &request).await).await
     }
 
-    /// As [`Sandbox::read`](sandbox::Sandbox::read). It begins by the same deadline as [`exec`](Self::exec). Then its content may
-    /// stand still for [`GuestConfig::inactivity`], and the whole of the waits may take a second more for every 16 KiB that came; the
-    /// time that the caller takes between two pieces does not count. Dropping the stream half-way ends the reading inside.
+    /// As [`Sandbox::read`](sandbox::Sandbox::read). It waits for its turn and begins by the same deadline as [`exec`](Self::exec). Then its
+    /// content may stand still for [`GuestConfig::inactivity`]; the waits for it are taken from that time, and a second is given back for every
+    /// 16 KiB that came. The time that the caller takes between two pieces does not count. Dropping the stream half-way ends the reading inside.
     ///
     /// # Errors
     ///
@@ -103,15 +107,16 @@ impl Guest {
         result.map_err(|e| e.at(path.clone()))
     }
 
-    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. It begins by the
-    /// same deadline as [`exec`](Self::exec). Then for [`GuestConfig::inactivity`] the sandbox may take nothing, the source may give
-    /// nothing, and at the end the answer may take that long; the whole of the waits for the sandbox may take a second more for every
-    /// 16 KiB that it took. Dropping the future leaves the target as it was or with all of the content.
+    /// As [`Sandbox::write`](sandbox::Sandbox::write). A content of at most 64 KiB is read before anything is sent. It waits for its turn
+    /// and begins by the same deadline as [`exec`](Self::exec). Then for [`GuestConfig::inactivity`] the sandbox may take nothing, the source
+    /// may give nothing, and at the end the answer may take that long; the waits for the sandbox are taken from that time, and a second is
+    /// given back for every 16 KiB that it took. Dropping the future leaves the target as it was or with all of the content.
     ///
     /// # Errors
     ///
     /// As there; `DeadlineExceeded`, with `Effect::Unknown` once everything was sent and `Effect::None` before.
     pub async fn write(&self, file: FileWrite<'_>) -> Result<(), Error> {
+        // As for `exec`.
         file.validate()?;
         let path = file.path.clone();
         let result = self.inner.explain(files::write(&self.inner, file).await).await;
@@ -171,25 +176,27 @@ impl Inner {
         self.pool.stream(turn.deadline).await.map_err(|e| self.pool.failed(since, e))
     }
 
-    /// A broken way into a sandbox that is gone is `NotFound`, with the cause of death.
+    /// As the function of that name.
     pub(crate) async fn explain<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        let error = match result {
-            Err(e) if matches!(e.kind(), ErrorKind::Lost | ErrorKind::DeadlineExceeded | ErrorKind::Protocol) => e,
-            other => return other,
-        };
-        match tokio::time::timeout(DEATH_TIME, self.carrier.cause_of_death()).await {
-            Ok(Some(death)) => {
-                let effect = error.effect();
-                let mut gone = Error::new(ErrorKind::NotFound).with_death(death).with_effect(effect);
-                if let Some(path) = error.path() {
-                    gone = gone.at(path.clone());
-                }
-                if let Some(index) = error.member() {
-                    gone = gone.of_member(index);
-                }
-                Err(gone.caused_by(error))
-            }
-            _ => Err(error),
+        match result {
+            Err(error) => Err(explain(&*self.carrier, error).await),
+            done => done,
         }
     }
+}
+
+/// A broken way into a sandbox that is gone is `NotFound`, with the cause of death.
+pub(crate) async fn explain(carrier: &dyn Carrier, error: Error) -> Error {
+    if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::DeadlineExceeded | ErrorKind::Protocol) {
+        return error;
+    }
+    let Ok(Some(death)) = tokio::time::timeout(DEATH_TIME, carrier.cause_of_death()).await else { return error };
+    let mut gone = Error::new(ErrorKind::NotFound).with_death(death).with_effect(error.effect());
+    if let Some(path) = error.path() {
+        gone = gone.at(path.clone());
+    }
+    if let Some(index) = error.member() {
+        gone = gone.of_member(index);
+    }
+    gone.caused_by(error)
 }

@@ -6,30 +6,30 @@ use std::time::Duration;
 /// byte through now and then does not hold a caller for ever.
 const SLOWEST: u64 = 16 << 10;
 
-/// The time that one transfer may still spend waiting. Only waits for the sandbox are charged to it, not those for the caller.
+/// The time that one transfer may still spend waiting. Only waits for the sandbox are charged to it, not those for the caller. What moves
+/// earns time, but no more than it had to begin with: who was fast for a while may not be slow for longer after it.
 #[derive(Debug)]
 pub(crate) struct Patience {
     quiet: Duration,
-    waited: Duration,
-    moved: u64,
+    left: Duration,
 }
 
 impl Patience {
     /// Nothing moved yet. `quiet` is how long nothing may move.
     pub(crate) fn new(quiet: Duration) -> Self {
-        Self { quiet, waited: Duration::ZERO, moved: 0 }
+        Self { quiet, left: quiet }
     }
 
     /// How long the next wait may take.
     pub(crate) fn left(&self) -> Duration {
-        let earned = Duration::from_secs(self.moved / SLOWEST);
-        self.quiet.saturating_add(earned).saturating_sub(self.waited).min(self.quiet)
+        self.left
     }
 
     /// A wait took this long, and so many bytes came of it.
     pub(crate) fn charge(&mut self, waited: Duration, bytes: u64) {
-        self.waited = self.waited.saturating_add(waited);
-        self.moved = self.moved.saturating_add(bytes);
+        let rest = Duration::from_nanos((bytes % SLOWEST) * 1_000_000_000 / SLOWEST);
+        let earned = Duration::from_secs(bytes / SLOWEST) + rest;
+        self.left = self.left.saturating_sub(waited).saturating_add(earned).min(self.quiet);
     }
 }
 
@@ -50,10 +50,10 @@ mod tests {
         // A byte now and then earns nothing.
         let mut trickle = Patience::new(30 * SECOND);
         for _ in 0..30 {
-            assert!(!trickle.left().is_zero());
+            assert!(trickle.left() >= SECOND);
             trickle.charge(SECOND, 1);
         }
-        assert_eq!(trickle.left(), Duration::ZERO);
+        assert!(trickle.left() < SECOND / 100);
     }
 
     #[test]
@@ -63,8 +63,22 @@ mod tests {
             steady.charge(SECOND, SLOWEST);
             assert_eq!(steady.left(), SECOND);
         }
-        // What was earned is not saved up for one long silence.
+        // Whatever it was, it is not saved up for one long silence.
         steady.charge(Duration::ZERO, 1 << 40);
         assert_eq!(steady.left(), SECOND);
+    }
+
+    #[test]
+    fn a_fast_beginning_buys_no_trickle_after_it() {
+        let mut patience = Patience::new(30 * SECOND);
+        for _ in 0..1000 {
+            patience.charge(SECOND / 100, 1 << 20);
+        }
+        let mut pages = 0;
+        while patience.left() >= 10 * SECOND {
+            patience.charge(10 * SECOND, 4096);
+            pages += 1;
+        }
+        assert_eq!(pages, 3);
     }
 }

@@ -31,7 +31,7 @@ struct Health {
 /// Idle streams, and the right to have more.
 pub(crate) struct Pool {
     opener: Arc<Opener>,
-    /// One permit for each operation under way.
+    /// One permit for each operation that is under way, or whose orders are.
     operations: Arc<Semaphore>,
     /// One permit for each idle stream, so that waiting for one is fair.
     available: Semaphore,
@@ -40,9 +40,12 @@ pub(crate) struct Pool {
     tasks: Mutex<JoinSet<()>>,
 }
 
+/// The place of one operation among those under way. It is free again once the operation and all the orders that it gave are done.
+pub(crate) type Place = Arc<OwnedSemaphorePermit>;
+
 /// The turn of one operation, and by when it must have begun.
 pub(crate) struct Turn {
-    _permit: OwnedSemaphorePermit,
+    place: Place,
     pub(crate) deadline: Instant,
 }
 
@@ -61,9 +64,14 @@ impl Lease {
     pub(crate) fn into_turn(self) -> Turn {
         self.turn
     }
+
+    /// The operation's place, for an order to hold.
+    pub(crate) fn place(&self) -> Place {
+        Arc::clone(&self.turn.place)
+    }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -96,7 +104,7 @@ impl Pool {
             permit = Arc::clone(&self.operations).acquire_owned() => permit,
         };
         let permit = permit.map_err(|_| Error::new(ErrorKind::Other).because("the pool is closed"))?;
-        Ok(Turn { _permit: permit, deadline: Instant::now() + patience })
+        Ok(Turn { place: Arc::new(permit), deadline: Instant::now() + patience })
     }
 
     /// A healthy stream: an idle one, or the first that gets free or opens, by `deadline`.

@@ -1,7 +1,7 @@
 //! A command that runs: how it is started, what its end record says, and that dropping it kills it.
 
 use sandbox::{Command, Effect, Env, Error, ErrorKind, SandboxPath};
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use crate::command::{self, Run};
@@ -9,7 +9,7 @@ use crate::control::{Control, Who};
 use crate::guest::Inner;
 use crate::pool::{Lease, Pool, Turn};
 use crate::record::{Nonce, Record};
-use crate::stream::{Shell, late};
+use crate::stream::{Shell, Tries, late};
 
 /// What to start.
 pub(crate) struct Start<'a> {
@@ -38,8 +38,7 @@ impl Running {
     pub(crate) async fn start(guest: &Inner, start: &Start<'_>) -> Result<Self, Error> {
         command::check_size(start.command, start.env, &guest.config.env)?;
         let late = |what: &str| late(what, guest.config.begin_timeout).with_effect(Effect::Unknown);
-        // Every stream that is idle can turn out dead; one more is fresh.
-        let mut tries = guest.config.max_streams + 1;
+        let mut tries = Tries::new(&guest.config);
         let mut turn = guest.pool.turn().await?;
         let deadline = turn.deadline;
         loop {
@@ -68,12 +67,7 @@ impl Running {
                 Ok(Err(e)) => {
                     // The shell needs the whole request before it runs anything, and did not get it.
                     turn = running.give_back();
-                    tries -= 1;
-                    if tries == 0 {
-                        let error =
-                            Error::new(ErrorKind::Lost).because("every stream broke before the request was sent");
-                        return Err(error.caused_by(e));
-                    }
+                    tries.another(e)?;
                     continue;
                 }
                 Err(_) => return Err(guest.pool.failed(asked, late("the sandbox did not take the request"))),
@@ -97,8 +91,24 @@ impl Running {
         self.lease.take().expect("the lease is there until the command is settled").into_turn()
     }
 
+    /// Orders a signal, as long as the command is not settled.
     pub(crate) fn signal(&self, signal: &'static str, who: Who) -> oneshot::Receiver<bool> {
-        self.control.signal(signal, &self.shell, &self.marker, who)
+        self.order(signal, who, self.lease.as_ref().map(Lease::place))
+    }
+
+    /// As [`signal`](Self::signal); `turn` is held until the order is done, too.
+    pub(crate) fn signal_in_turn(
+        &self,
+        signal: &'static str,
+        who: Who,
+        turn: OwnedSemaphorePermit,
+    ) -> oneshot::Receiver<bool> {
+        let place = self.lease.as_ref().map(Lease::place);
+        self.order(signal, who, place.map(|place| (place, turn)))
+    }
+
+    fn order(&self, signal: &'static str, who: Who, held: impl Send + Sync + 'static) -> oneshot::Receiver<bool> {
+        self.control.signal(signal, &self.shell, &self.marker, who, held)
     }
 
     /// The command ended by itself, and its stream is not wanted any more.
@@ -118,8 +128,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.lease.take().is_some() {
-            drop(self.signal("KILL", Who::Shell));
+        if let Some(lease) = self.lease.take() {
+            let place = lease.place();
+            drop(lease);
+            drop(self.order("KILL", Who::Shell, place));
         }
     }
 }

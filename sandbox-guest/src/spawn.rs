@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,17 +10,18 @@ use bytes::Bytes;
 use futures::stream::unfold;
 use sandbox::{ByteStream, Effect, Error, ErrorKind, Exit, Process, ProcessControl, SandboxPath, Signal, SpawnRequest};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use crate::Carrier;
 use crate::clock::{KILLED, LimitClock};
 use crate::control::Who;
-use crate::exec::DRAIN;
-use crate::guest::Inner;
+use crate::guest::{Inner, explain};
+use crate::pool::lock;
 use crate::record::Nonce;
 use crate::running::{End, Running, Start};
-use crate::stream::{Source, Stream, wait_closed};
+use crate::stream::{DRAIN, Source, Stream, wait_closed};
 
 /// What may wait for the command to read it, and how much goes into one frame.
 const INPUT: usize = 64 * 1024;
@@ -59,8 +60,9 @@ pub(crate) async fn spawn(guest: &Inner, request: &SpawnRequest) -> Result<Proce
     tasks.spawn(feed(far, stdin));
     let (out_end, err_end) = (watch::channel(None), watch::channel(None));
     // Standard output has begun; on standard error the begin record is still to come.
-    let stdout = pump(&mut tasks, out, end, false, out_end.0);
-    let stderr = pump(&mut tasks, err, end, true, err_end.0);
+    let carrier = &guest.carrier;
+    let stdout = pump(&mut tasks, carrier, out, end, false, out_end.0);
+    let stderr = pump(&mut tasks, carrier, err, end, true, err_end.0);
     let exit = watch::channel(None);
     let running = Arc::new(Mutex::new(Some(running)));
     let clock = {
@@ -70,21 +72,21 @@ pub(crate) async fn spawn(guest: &Inner, request: &SpawnRequest) -> Result<Proce
     };
     let supervisor =
         Supervisor { clock, running: Arc::clone(&running), workdir, closed, out: out_end.1, err: err_end.1 };
+    let carrier = Arc::clone(carrier);
     tasks.spawn(async move {
-        let result = supervisor.run().await;
-        let _ = exit.0.send(Some(result.map_err(|e| (e.kind(), e.to_string()))));
+        let result = match supervisor.run().await {
+            Err(error) => Err(explain(&*carrier, error).await),
+            ended => ended,
+        };
+        let _ = exit.0.send(Some(result));
     });
-    let control = GuestProcess { running, exit: exit.1, _tasks: tasks };
+    let control = GuestProcess { running, signals: Arc::new(Semaphore::new(1)), exit: exit.1, _tasks: tasks };
     Ok(Process::new(
         near.map(|near| Box::pin(near) as Pin<Box<dyn AsyncWrite + Send>>),
         stdout,
         stderr,
         Box::new(control),
     ))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Passes on what is written for the command, in frames, and the end of it. Keeps the way in open after that.
@@ -107,11 +109,20 @@ async fn feed(source: Option<DuplexStream>, mut stdin: Pin<Box<dyn AsyncWrite + 
     std::future::pending::<()>().await;
 }
 
-type EndSender = watch::Sender<Option<Result<End, (ErrorKind, &'static str)>>>;
-type EndReceiver = watch::Receiver<Option<Result<End, (ErrorKind, &'static str)>>>;
+/// How a stream of output ended, once it has.
+type Ended = Option<Result<End, Error>>;
 
 /// Passes on what the command prints until its end record. A reader that went away is no reason to stop.
-fn pump(tasks: &mut JoinSet<()>, mut source: Source, end: Nonce, mut before: bool, ended: EndSender) -> ByteStream {
+fn pump(
+    tasks: &mut JoinSet<()>,
+    carrier: &Arc<dyn Carrier>,
+    mut source: Source,
+    end: Nonce,
+    mut before: bool,
+    ended: watch::Sender<Ended>,
+) -> ByteStream {
+    let carrier = Arc::clone(carrier);
+    let broken = |kind, reason: &str| Error::new(kind).with_effect(Effect::Unknown).because(reason);
     let (sender, receiver) = mpsc::channel::<Result<Bytes, Error>>(PIECES);
     tasks.spawn(async move {
         if !before {
@@ -121,7 +132,7 @@ fn pump(tasks: &mut JoinSet<()>, mut source: Source, end: Nonce, mut before: boo
             let mut pieces = Vec::new();
             let record = match source.scanner.next(|bytes| pieces.push(Bytes::copy_from_slice(bytes))) {
                 Ok(record) => record,
-                Err(_) => break Err((ErrorKind::Protocol, "an illegal record")),
+                Err(e) => break Err(e.with_effect(Effect::Unknown)),
             };
             if before {
                 if record.is_some() {
@@ -134,17 +145,18 @@ fn pump(tasks: &mut JoinSet<()>, mut source: Source, end: Nonce, mut before: boo
                     let _ = sender.send(Ok(piece)).await;
                 }
                 if let Some(record) = record {
-                    break End::parse(&record).map_err(|_| (ErrorKind::Protocol, "an end record that says nothing"));
+                    break End::parse(&record);
                 }
             }
             if !matches!(source.fill().await, Ok(n) if n > 0) {
-                break Err((ErrorKind::Lost, "its output ended before the command did"));
+                break Err(broken(ErrorKind::Lost, "its output ended before the command did"));
             }
         };
-        if let Err((kind, reason)) = &verdict {
-            let _ = sender.send(Err(Error::new(*kind).with_effect(Effect::Unknown).because(*reason))).await;
+        // First of all, since an item waits for its reader.
+        let _ = ended.send(Some(verdict.clone()));
+        if let Err(error) = verdict {
+            let _ = sender.send(Err(explain(&*carrier, error).await)).await;
         }
-        let _ = ended.send(Some(verdict));
     });
     ByteStream::new(unfold(receiver, |mut receiver| async { receiver.recv().await.map(|item| (item, receiver)) }))
 }
@@ -155,20 +167,19 @@ struct Supervisor {
     running: Arc<Mutex<Option<Running>>>,
     workdir: SandboxPath,
     closed: Option<futures::future::BoxFuture<'static, crate::Closed>>,
-    out: EndReceiver,
-    err: EndReceiver,
+    out: watch::Receiver<Ended>,
+    err: watch::Receiver<Ended>,
 }
 
 impl Supervisor {
     async fn run(mut self) -> Result<Exit, Error> {
         let mut drained = None;
         loop {
-            let (out, err) = (*self.out.borrow(), *self.err.borrow());
+            let (out, err) = (self.out.borrow().clone(), self.err.borrow().clone());
             // Only now: an end that was seen after this moment is not judged by an earlier one.
             let now = Instant::now();
-            if let (Some(out), Some(_)) = (out, err) {
-                let end = out.map_err(|(kind, why)| Error::new(kind).with_effect(Effect::Unknown).because(why))?;
-                let code = end.code(&self.workdir)?;
+            if let (Some(out), Some(_)) = (&out, &err) {
+                let code = out.clone()?.code(&self.workdir)?;
                 if let Some(timed_out) = self.clock.verdict(code, now) {
                     // It ended by itself: nothing to kill. The stream is not used again.
                     let running = lock(&self.running).take();
@@ -206,7 +217,9 @@ impl Supervisor {
 /// The far end of a [`Process`]. Dropping it ends its tasks, and kills the command unless it ended.
 struct GuestProcess {
     running: Arc<Mutex<Option<Running>>>,
-    exit: watch::Receiver<Option<Result<Exit, (ErrorKind, String)>>>,
+    /// The turn of a signal.
+    signals: Arc<Semaphore>,
+    exit: watch::Receiver<Option<Result<Exit, Error>>>,
     _tasks: JoinSet<()>,
 }
 
@@ -225,13 +238,19 @@ impl Drop for GuestProcess {
 #[async_trait]
 impl ProcessControl for GuestProcess {
     async fn signal(&self, signal: Signal) -> Result<(), Error> {
-        let answer = {
-            let running = lock(&self.running);
-            let Some(running) = running.as_ref() else { return Ok(()) };
-            running.signal(signal.name(), if signal == Signal::Kill { Who::All } else { Who::Group })
+        let answered = async {
+            // One after the other, so that no more than one of them waits to be carried out.
+            let turn = Arc::clone(&self.signals).acquire_owned().await.ok()?;
+            let answer = {
+                let running = lock(&self.running);
+                let Some(running) = running.as_ref() else { return Some(()) };
+                let who = if signal == Signal::Kill { Who::All } else { Who::Group };
+                running.signal_in_turn(signal.name(), who, turn)
+            };
+            answer.await.ok().map(drop)
         };
-        match timeout(SIGNAL_TIME, answer).await {
-            Ok(Ok(_)) => Ok(()),
+        match timeout(SIGNAL_TIME, answered).await {
+            Ok(Some(())) => Ok(()),
             _ => Err(Error::new(ErrorKind::Lost).with_effect(Effect::Unknown).because("the signal was not confirmed")),
         }
     }
@@ -239,10 +258,6 @@ impl ProcessControl for GuestProcess {
     async fn wait(&mut self) -> Result<Exit, Error> {
         let ended = self.exit.wait_for(Option::is_some).await;
         let ended = ended.map_err(|_| Error::new(ErrorKind::Lost).because("the runtime that looked after it ended"))?;
-        match ended.as_ref() {
-            Some(Ok(exit)) => Ok(*exit),
-            Some(Err((kind, text))) => Err(Error::new(*kind).with_effect(Effect::Unknown).because(text.clone())),
-            None => Err(Error::new(ErrorKind::Other).because("an end that is none")),
-        }
+        ended.clone().unwrap_or_else(|| Err(Error::new(ErrorKind::Other).because("an end that is none")))
     }
 }

@@ -11,6 +11,7 @@ use sandbox::{Effect, Env, Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::command::is_special;
 use crate::config::GuestConfig;
 use crate::files::answer::readable;
 use crate::quote::{frame, push_word};
@@ -19,6 +20,9 @@ use crate::{Carrier, CarrierStream, Closed, FarEnds, scripts};
 
 /// The most that may come out of a shell before it says READY, or before a request begins: a start-up file's chatter.
 pub(crate) const MAX_NOISE: usize = 1 << 20;
+
+/// How long what a shell has printed may take to arrive once the shell is gone, and a second end record after the first.
+pub(crate) const DRAIN: Duration = Duration::from_secs(2);
 
 /// How much of a shell's last words is passed on, in bytes.
 const LAST_WORDS: usize = 400;
@@ -185,6 +189,24 @@ pub(crate) fn lost(reason: impl Into<String>) -> Error {
     Error::new(ErrorKind::Lost).with_effect(Effect::Unknown).because(reason)
 }
 
+/// How many streams may still turn out dead under one request before it was sent whole: every idle one can, and one more is fresh.
+pub(crate) struct Tries(usize);
+
+impl Tries {
+    pub(crate) fn new(config: &GuestConfig) -> Self {
+        Self(config.max_streams + 1)
+    }
+
+    /// One turned out dead, by `cause`; fails if there have been enough of them.
+    pub(crate) fn another(&mut self, cause: io::Error) -> Result<(), Error> {
+        self.0 -= 1;
+        if self.0 > 0 {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Lost).because("every stream broke before the request was sent").caused_by(cause))
+    }
+}
+
 /// The first bytes of a stream: the script, length first, then the sandbox's variables.
 fn bootstrap(nonce: Nonce, env: &Env) -> Vec<u8> {
     let mut script = scripts::agent().as_bytes().to_vec();
@@ -195,51 +217,6 @@ fn bootstrap(nonce: Nonce, env: &Env) -> Vec<u8> {
         text.extend(frame(&setup(env)));
     }
     text
-}
-
-/// Names that a shell makes something of by itself: a command gets them from `env`, after the last shell before it.
-pub(crate) fn is_special(name: &str) -> bool {
-    const SPECIAL: &[&str] = &[
-        "_",
-        "DIRSTACK",
-        "EPOCHREALTIME",
-        "EPOCHSECONDS",
-        "EUID",
-        "FUNCNAME",
-        "GROUPS",
-        "HISTCMD",
-        "IFS",
-        "LINENO",
-        "OLDPWD",
-        "OPTARG",
-        "OPTERR",
-        "OPTIND",
-        "PIPESTATUS",
-        "PPID",
-        "PS4",
-        "PWD",
-        "RANDOM",
-        "REPLY",
-        "SECONDS",
-        "SHELLOPTS",
-        "SHLVL",
-        "SRANDOM",
-        "TMOUT",
-        "UID",
-        "POSIXLY_CORRECT",
-        "FUNCNEST",
-        "GLOBIGNORE",
-        "EXECIGNORE",
-        "CDPATH",
-        "LANG",
-        "LANGUAGE",
-        "MAPFILE",
-        "COPROC",
-        "HOSTTYPE",
-        "MACHTYPE",
-        "OSTYPE",
-    ];
-    name.starts_with("BASH") || name.starts_with("LC_") || SPECIAL.contains(&name)
 }
 
 /// The request that gives a shell the sandbox's variables.

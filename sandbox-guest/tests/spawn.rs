@@ -7,7 +7,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::Bare;
-use sandbox::{ExecRequest, Process, Signal, SpawnRequest};
+use sandbox::{Death, Effect, Error, ErrorKind, ExecRequest, Process, SandboxPath, Signal, SpawnRequest};
 use sandbox_guest::Guest;
 use tokio::io::AsyncWriteExt;
 
@@ -148,4 +148,42 @@ async fn a_kill_strikes_nobody_else() {
     // Stragglers of commands that ended are nobody's to kill.
     within("pkill", guest.exec(ExecRequest::shell("pkill -KILL -f 'sleep 98[34]'"))).await.unwrap();
     gone(&guest, "sleep 98[34]").await;
+}
+
+#[tokio::test]
+async fn a_workdir_that_is_none_is_told_as_exec_tells_it() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    for (name, kind) in [("missing", ErrorKind::FileNotFound), ("file", ErrorKind::NotDirectory)] {
+        let at = SandboxPath::new(dir.path().join(name).to_str().unwrap()).unwrap();
+        let exec = within("exec", guest.exec(ExecRequest::shell("true").with_workdir(at.clone()))).await.unwrap_err();
+        let mut process = spawn(&guest, SpawnRequest::shell("true").with_workdir(at.clone())).await;
+        for error in [exec, wait_in_vain(&mut process).await, wait_in_vain(&mut process).await] {
+            assert_eq!((error.kind(), error.effect(), error.path()), (kind, Effect::None, Some(&at)), "{error}");
+        }
+    }
+}
+
+async fn wait_in_vain(process: &mut Process) -> Error {
+    within("wait", process.wait()).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn a_sandbox_that_dies_under_a_process_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, carrier) = Bare::default().guest(dir.path());
+    let mut process = spawn(&guest, SpawnRequest::shell("echo started; sleep 979.1")).await;
+    assert_eq!(within("started", process.stdout.next()).await.unwrap().unwrap(), "started\n");
+    carrier.death.set(Death::OomKilled).unwrap();
+    within("the death", guest.exec(ExecRequest::shell("true"))).await.unwrap();
+    let pids: Vec<_> = carrier.pids.lock().unwrap().iter().map(u32::to_string).collect();
+    assert!(std::process::Command::new("kill").arg("-KILL").args(pids).status().unwrap().success());
+    assert!(std::process::Command::new("pkill").args(["-KILL", "-f", "sleep 979[.]1"]).status().unwrap().success());
+    let item = within("its output", process.stdout.next()).await.unwrap().unwrap_err();
+    for error in [wait_in_vain(&mut process).await, wait_in_vain(&mut process).await, item] {
+        let told = (error.kind(), error.death(), error.effect());
+        assert_eq!(told, (ErrorKind::NotFound, Some(Death::OomKilled), Effect::Unknown), "{error}");
+        assert!(std::error::Error::source(&error).is_some());
+    }
 }

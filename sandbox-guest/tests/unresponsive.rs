@@ -22,6 +22,8 @@ enum Manner {
     Absent,
     /// Begins what it is asked for; then a byte goes in and comes out every 20 seconds.
     Trickle,
+    /// Begins what it is asked for; takes 16 MiB at once, and then a page every ten seconds.
+    Tired,
     /// Begins what it is asked for; then 32 KiB go in every second, and it says in the end that all is well.
     Steady,
     /// Runs commands, which do nothing.
@@ -142,7 +144,7 @@ impl Shell {
                 self.out.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
                 self.err.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
             },
-            Manner::Trickle | Manner::Steady => {
+            Manner::Trickle | Manner::Tired | Manner::Steady => {
                 let heads = ["__sbx_read", "__sbx_export", "__sbx_write", "__sbx_bulk"];
                 let (which, words) = self.words(&heads).await?;
                 let nonce = &words[0][..32];
@@ -153,6 +155,18 @@ impl Shell {
                         sleep(Duration::from_secs(20)).await;
                         self.out.write_all(b"x").await?;
                         self.requests.read_exact(&mut [0]).await?;
+                    }
+                }
+                if manner == Manner::Tired {
+                    let mut page = [0; 4096];
+                    for n in 0u32.. {
+                        if n >= 4096 {
+                            sleep(Duration::from_secs(10)).await;
+                        }
+                        match which {
+                            0 | 1 => self.out.write_all(&page).await?,
+                            _ => drop(self.requests.read_exact(&mut page).await?),
+                        }
                     }
                 }
                 // Two announcements and a dot come along.
@@ -276,6 +290,19 @@ async fn a_trickle_does_not_hold_a_transfer() {
         assert_eq!(error.effect(), effect, "{name}: {error}");
         let took = begun.elapsed();
         assert!(took >= NEXT && took < 2 * NEXT + Duration::from_secs(10), "{name}: {took:?}");
+    }
+}
+
+/// Neither direction is held by one who was fast for a while: what that earned would last for days.
+#[tokio::test(start_paused = true)]
+async fn a_trickle_after_a_fast_beginning_does_not_hold_a_transfer() {
+    for (name, call) in CALLS.iter().filter(|(name, _)| matches!(*name, "read" | "export" | "large write")) {
+        let (guest, _) = guest(&[Manner::Tired]);
+        let begun = Instant::now();
+        let error = call(guest).await.unwrap_or_else(|| panic!("{name} succeeds"));
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::DeadlineExceeded, Effect::None), "{name}: {error}");
+        let took = begun.elapsed();
+        assert!(took >= NEXT && took < 2 * NEXT, "{name}: {took:?}");
     }
 }
 

@@ -5,18 +5,19 @@ use std::future::Future;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::StreamExt;
 use tracing::{Instrument, Span, field};
 
 use crate::{
-    Capabilities, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite, Hardening, Limit,
-    Networking, OwnedStream, Process, Provider, ReadStream, Recreated, Sandbox, SandboxPath, SessionId, SpawnRequest,
-    Spec,
+    ByteStream, Capabilities, Error, ErrorKind, ExecRequest, ExecResult, Exit, ExportStream, FileBatch, FileWrite,
+    Hardening, Limit, Networking, OwnedStream, Process, ProcessControl, Provider, ReadStream, Recreated, Sandbox,
+    SandboxPath, SessionId, Signal, SpawnRequest, Spec,
 };
 
 /// A provider behind the checks that are the same for every backend.
 ///
 /// In one place: specs and requests are validated, and what the backend does not claim is refused, before the backend is asked;
-/// every error carries its operation and session; every operation is a `tracing` span with session, operation, outcome and
+/// every error carries its operation and session, also those of a process and of what a stream ends with; every operation is a `tracing` span with session, operation, outcome and
 /// duration, never a command, a value or a path. The family's backends are built on it; yours can be too.
 pub struct Checked<P> {
     inner: Arc<P>,
@@ -68,13 +69,41 @@ async fn operation<T>(
     let outcome = Outcome { span: span.clone(), begun: std::time::Instant::now(), done: false };
     let result = work.instrument(span).await;
     outcome.record(result.as_ref().err().map(Error::kind));
-    result.map_err(|e| {
-        let e = e.during(name);
-        match session {
-            Some(session) => e.in_session(session),
-            None => e,
-        }
-    })
+    result.map_err(|e| complete(e, name, session))
+}
+
+/// `error` with its operation and session.
+fn complete(error: Error, name: &'static str, session: Option<&SessionId>) -> Error {
+    let error = error.during(name);
+    match session {
+        Some(session) => error.in_session(session),
+        None => error,
+    }
+}
+
+/// `stream`, whose error is completed.
+fn completed(stream: ByteStream, name: &'static str, session: &SessionId) -> ByteStream {
+    let session = session.clone();
+    ByteStream::new(stream.map(move |item| item.map_err(|e| complete(e, name, Some(&session)))))
+}
+
+/// The far end of a process, whose errors are completed.
+#[derive(Debug)]
+struct CheckedProcess {
+    inner: Box<dyn ProcessControl>,
+    session: SessionId,
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl ProcessControl for CheckedProcess {
+    async fn signal(&self, signal: Signal) -> Result<(), Error> {
+        self.inner.signal(signal).await.map_err(|e| complete(e, "signal", Some(&self.session)))
+    }
+
+    async fn wait(&mut self) -> Result<Exit, Error> {
+        self.inner.wait().await.map_err(|e| complete(e, "wait", Some(&self.session)))
+    }
 }
 
 /// Records how an operation ended, also when its future was dropped.
@@ -162,7 +191,9 @@ impl<P: Provider> Provider for Checked<P> {
     }
 
     async fn owned(&self) -> Result<OwnedStream, Error> {
-        operation("list the sandboxes", None, self.inner.owned()).await
+        const NAME: &str = "list the sandboxes";
+        let stream = operation(NAME, None, self.inner.owned()).await?;
+        Ok(OwnedStream::new(stream.map(|item| item.map_err(|e| complete(e, NAME, None)))))
     }
 
     async fn reap(&self, session: &SessionId) -> Result<(), Error> {
@@ -174,7 +205,7 @@ impl<P: Provider> Provider for Checked<P> {
             claimed(self.capabilities.export, || "export".to_owned())?;
             self.inner.export(session, root).await
         };
-        operation("export", Some(session), work).await
+        operation("export", Some(session), work).await.map(|stream| completed(stream, "export", session))
     }
 }
 
@@ -218,11 +249,18 @@ impl Sandbox for CheckedSandbox {
     }
 
     async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
-        self.operation("spawn", self.capabilities.spawn, request.validate(), self.inner.spawn(request)).await
+        let valid = request.validate();
+        let process = self.operation("spawn", self.capabilities.spawn, valid, self.inner.spawn(request)).await?;
+        let session = self.inner.id();
+        Ok(process.checked(
+            |stream| completed(stream, "spawn", session),
+            |inner| Box::new(CheckedProcess { inner, session: session.clone() }),
+        ))
     }
 
     async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
-        self.operation("read", self.capabilities.files, Ok(()), self.inner.read(path, limit)).await
+        let stream = self.operation("read", self.capabilities.files, Ok(()), self.inner.read(path, limit)).await?;
+        Ok(completed(stream, "read", self.inner.id()))
     }
 
     async fn write(&self, file: FileWrite<'_>) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +12,13 @@ use crate::{SandboxPath, SessionId};
 ///
 /// Match on [`kind`](Self::kind), decide on a retry by [`effect`](Self::effect). The text names the value and the rule; its
 /// wording is not part of the contract. It speaks for its own level only: the cause is in
-/// [`source`](StdError::source).
+/// [`source`](StdError::source). Cloning it is cheap enough to tell several what went wrong; the copies share the cause.
+#[derive(Clone)]
 pub struct Error {
     inner: Box<Inner>,
 }
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     effect: Effect,
@@ -25,7 +28,7 @@ struct Inner {
     member: Option<usize>,
     death: Option<Death>,
     reason: Option<String>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 /// The class of an [`Error`]: what a caller can do about it.
@@ -194,7 +197,7 @@ impl Error {
     /// Adds the error that caused this one.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.inner.source = Some(source.into());
+        self.inner.source = Some(Arc::from(source.into()));
         self
     }
 

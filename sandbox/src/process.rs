@@ -191,11 +191,21 @@ impl Process {
         Self { stdin, stdout, stderr, control }
     }
 
+    /// This process with its output and its far end behind something.
+    pub(crate) fn checked(
+        self,
+        output: impl Fn(ByteStream) -> ByteStream,
+        control: impl FnOnce(Box<dyn ProcessControl>) -> Box<dyn ProcessControl>,
+    ) -> Self {
+        let Self { stdin, stdout, stderr, control: inner } = self;
+        Self { stdin, stdout: output(stdout), stderr: output(stderr), control: control(inner) }
+    }
+
     /// Sends `signal` to the command and its process group. A command that ended already is no error.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] or [`ErrorKind::NotFound`] if the sandbox cannot be reached.
+    /// [`ErrorKind::Lost`] with [`Effect::Unknown`](crate::Effect::Unknown) or [`ErrorKind::NotFound`] if the sandbox cannot be reached.
     // Not an `async fn`: its future would hold the whole process, which is not `Sync`, and could not be sent to another thread.
     pub fn signal(&self, signal: Signal) -> impl Future<Output = Result<(), Error>> + Send + '_ {
         self.control.signal(signal)
@@ -214,7 +224,10 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] with [`Effect::Unknown`](crate::Effect::Unknown) if the way to it broke.
+    /// [`ErrorKind::FileNotFound`] or [`ErrorKind::NotDirectory`] with the path and [`Effect::None`](crate::Effect::None) if it could not
+    /// start in its working directory and `spawn` has not said so already; [`ErrorKind::NotFound`] if the sandbox is gone, with
+    /// [`Error::death`], [`ErrorKind::Lost`] if the way to it broke, and [`ErrorKind::Protocol`] if somebody inside interferes, each with
+    /// [`Effect::Unknown`](crate::Effect::Unknown). The same each time it is asked.
     pub async fn wait(&mut self) -> Result<Exit, Error> {
         self.control.wait().await
     }

@@ -98,7 +98,8 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
 ///
 /// A handle is bound to the very sandbox it was made for: once that one is gone, everything fails as `NotFound`, also when the
 /// session has another by then. Dropping a handle removes nothing. All operations can run at once, through one handle or
-/// several. A sentence of the lists below is a case of the `conformance` suite, which quotes it.
+/// several; a backend may bound how many are under way, in which case `exec`, `spawn`, `read`, `write` and `write_many` wait for their turn
+/// in the order of the calls, for as long as those before them take: put a limit on what you run, or drop the future. A sentence of the lists below is a case of the `conformance` suite, which quotes it.
 ///
 /// Everything that comes out of a sandbox is hostile: bytes, sizes, names, exit codes. A tenant can make its own session lie to
 /// you; it cannot make a command that ran past its limit look punctual, reach another session, or make a call hang or grow.
@@ -136,9 +137,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - A failed command, a dropped future or a timeout costs no other command anything.
     /// - Whatever a command kills, stops, closes or leaves behind, later commands run.
     ///
-    /// `limit` counts on the caller's clock from the moment the command starts; until then a deadline of the backend's own counts. At
-    /// the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds later,
-    /// plus `grace`.
+    /// `limit` counts on the caller's clock from the moment the command starts; until then, from its turn on, a deadline of the backend's
+    /// own counts. At the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds later, plus `grace`.
     ///
     /// # Errors
     ///
@@ -154,7 +154,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - A signal reaches a spawned command's process group.
     /// - A spawned command is killed when its handle is dropped.
     ///
-    /// Needs [`Capabilities::spawn`]. Output is not capped: it waits for its reader.
+    /// Needs [`Capabilities::spawn`]. Output is not capped: it waits for its reader. It waits for its turn as [`exec`](Self::exec) does, and
+    /// has it until it ends or is dropped.
     ///
     /// # Errors
     ///
@@ -170,7 +171,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - Reading a link, a FIFO, a socket or a device fails as `NotRegularFile`, without blocking.
     /// - Reading below something that is not a directory fails as `NotDirectory`.
     ///
-    /// A link is never followed at the last component; earlier ones are. Needs [`Capabilities::files`].
+    /// A link is never followed at the last component; earlier ones are. It waits for its turn as [`exec`](Self::exec) does, and has it until
+    /// the stream ends or is dropped. Needs [`Capabilities::files`].
     ///
     /// # Errors
     ///
@@ -191,7 +193,7 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - Writing where nothing can be made fails as `NotWritable`, with the system's reason.
     /// - A write that must make a new file fails as `AlreadyExists` where something is.
     ///
-    /// Needs [`Capabilities::files`].
+    /// It waits for its turn as [`exec`](Self::exec) does. Needs [`Capabilities::files`].
     ///
     /// # Errors
     ///

@@ -88,3 +88,26 @@ async fn every_error_names_its_operation_and_session() {
         assert_eq!((error.operation(), error.session()), (Some(operation), Some(&id)));
     }
 }
+
+#[tokio::test]
+async fn errors_that_come_later_name_them_too() {
+    let provider = Bare { claims: everything(), late: true, ..Bare::default() }.checked();
+    let sandbox = provider.provision(&spec(|_| ())).await.unwrap();
+    let id = sandbox.id().clone();
+    let mut process = sandbox.spawn(SpawnRequest::shell("true")).await.unwrap();
+    assert_eq!(process.stdout.next().await.unwrap().unwrap(), "x");
+    assert_eq!(process.stdout.delivered(), 1);
+    for (operation, kind, error) in [
+        ("wait", ErrorKind::Lost, process.wait().await.unwrap_err()),
+        ("signal", ErrorKind::Lost, process.signal(Signal::Kill).await.unwrap_err()),
+        ("signal", ErrorKind::Lost, process.kill().await.unwrap_err()),
+        ("spawn", ErrorKind::ShortTransfer, process.stdout.next().await.unwrap().unwrap_err()),
+        ("spawn", ErrorKind::ShortTransfer, process.stderr.finish().await.unwrap_err()),
+        ("read", ErrorKind::ShortTransfer, sandbox.read(&path(), 1).await.unwrap().finish().await.unwrap_err()),
+        ("export", ErrorKind::ShortTransfer, provider.export(&id, &path()).await.unwrap().finish().await.unwrap_err()),
+    ] {
+        assert_eq!((error.operation(), error.session(), error.kind()), (Some(operation), Some(&id), kind));
+    }
+    let error = provider.owned().await.unwrap().next().await.unwrap().unwrap_err();
+    assert_eq!((error.operation(), error.kind()), (Some("list the sandboxes"), ErrorKind::Forbidden));
+}

@@ -15,10 +15,7 @@ use crate::pool::{Lease, Turn};
 use crate::quote::{frame, push_word};
 use crate::record::{Nonce, Piece, Record};
 use crate::scripts::{self, Part};
-use crate::stream::{MAX_NOISE, Stream, late, lost, wait_closed};
-
-/// How long output may still come once the shell is gone.
-const DRAIN: Duration = Duration::from_secs(2);
+use crate::stream::{DRAIN, MAX_NOISE, Stream, Tries, late, lost, wait_closed};
 
 /// What must happen to the shell when nobody waits for its answer any more.
 #[derive(Debug, Clone, Copy)]
@@ -51,8 +48,7 @@ impl Transfer {
         content: &[u8],
         request: impl Fn(Nonce) -> Vec<u8>,
     ) -> Result<Self, Error> {
-        // Every stream that is idle can turn out dead; one more is fresh.
-        let mut tries = inner.config.max_streams + 1;
+        let mut tries = Tries::new(&inner.config);
         let deadline = turn.deadline;
         loop {
             let mut lease = Lease::new(inner.stream(&turn).await?, turn);
@@ -80,12 +76,7 @@ impl Transfer {
                 Ok(()) => return Ok(transfer),
                 Err(Unsent::Broken(e)) => {
                     turn = transfer.give_back();
-                    tries -= 1;
-                    if tries == 0 {
-                        let error =
-                            Error::new(ErrorKind::Lost).because("every stream broke before the request was sent");
-                        return Err(error.caused_by(e));
-                    }
+                    tries.another(e)?;
                 }
                 Err(Unsent::Other(e)) => return Err(e),
             }
@@ -222,13 +213,13 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         let Some(lease) = self.lease.take() else { return };
-        let shell = lease.stream.shell.clone();
+        let (shell, place) = (lease.stream.shell.clone(), lease.place());
         drop(lease);
         let (signal, who) = match self.give_up {
             GiveUp::Kill => ("KILL", Who::Shell),
             GiveUp::CleanUp => ("TERM", Who::Write),
         };
-        drop(self.inner.control.signal(signal, &shell, &self.inner.marker(None), who));
+        drop(self.inner.control.signal(signal, &shell, &self.inner.marker(None), who, place));
     }
 }
 

@@ -1,10 +1,11 @@
 # The control stream: signals commands by order of the client, and once the client is gone still ends what has a limit.
 #
-# An order is a line: SERIAL SIGNAL SHELL START MARKER WHO. SHELL is the pid of the shell that runs the command and START its start
-# time, against a reused pid; MARKER is what the command has in its environment. WHO is `group` (the command's process group),
-# `all` (also what left the group but holds the command's output or carries its marker), `shell` (also the shell itself) or
-# `write` (the copy that a shell waits for; the shell then removes what it made and goes, and is killed if it does not).
-# The answer is a record: SERIAL HIT, where HIT is 1 if the command itself was there to be signalled.
+# Orders come in batches: a line with their number, then a line each: SERIAL SIGNAL SHELL START MARKER WHO. SHELL is the pid of the
+# shell that runs the command and START its start time, against a reused pid; MARKER is what the command has in its environment. WHO
+# is `group` (the command's process group), `all` (also what left the group but holds the command's output or carries its marker),
+# `shell` (also the shell itself) or `write` (the copy that a shell waits for; the shell then removes what it made and goes, and is
+# killed if it does not). Only `group` may have another signal than KILL. One look through all processes serves a whole batch.
+# Each order is answered by a record: SERIAL HIT, where HIT is 1 if the command itself was there to be signalled.
 
 # __sbx_environ PID: the environment of PID, one variable an element of __sbx_env.
 __sbx_environ() {
@@ -12,7 +13,8 @@ __sbx_environ() {
     mapfile -d '' -t __sbx_env <"/proc/$1/environ"
 }
 
-# __sbx_children PID: the pids of its children in __sbx_kids.
+# __sbx_children PID: the pids of its children in __sbx_kids. Where the kernel has no list of them, all processes are looked at, once for
+# as long as __sbx_kin is not emptied.
 __sbx_children() {
     local p
     __sbx_kids=()
@@ -20,10 +22,14 @@ __sbx_children() {
         IFS=' ' read -r -a __sbx_kids <"/proc/$1/task/$1/children"
         return
     fi
-    for p in /proc/[0-9]*; do
-        __sbx_stat "${p#/proc/}"
-        [[ ${__sbx_fields[1]} == "$1" ]] && __sbx_kids+=("${p#/proc/}")
-    done
+    if ((${#__sbx_kin[@]} == 0)); then
+        for p in /proc/[0-9]*; do
+            __sbx_stat "${p#/proc/}"
+            [[ ${__sbx_fields[1]} ]] && __sbx_kin[__sbx_fields[1]]+=" ${p#/proc/}"
+        done
+    fi
+    # shellcheck disable=SC2206 # numbers; a here-string would need a writable directory in older shells
+    __sbx_kids=(${__sbx_kin[$1]})
 }
 
 # __sbx_stat PID: the fields of its stat behind the name in __sbx_fields: 0 state, 1 parent, 2 group, 19 start.
@@ -34,96 +40,154 @@ __sbx_stat() {
     __sbx_fields=(${line##*) })
 }
 
-# __sbx_holds PID OUT ERR: whether PID can write to one of the pipes or sockets at these paths. A reader of the same pipe is somebody
-# else: a drain, or the client itself where it is in sight. Only pipes and sockets are compared: a shell that became a drain has
-# /dev/null there, as half the world has.
-__sbx_holds() {
-    local f key value flags out=$2 err=$3
-    [[ -p $out || -S $out ]] || out=
-    [[ -p $err || -S $err ]] || err=
-    [[ $out || $err ]] || return 1
+# The orders of a batch: what came with each, whether its command was hit, and where its output is seen.
+__sbx_serials=() __sbx_signals=() __sbx_shells=() __sbx_starts=() __sbx_markers=() __sbx_whos=()
+__sbx_hits=() __sbx_outs=() __sbx_errs=() __sbx_kin=()
+declare -A __sbx_marked __sbx_spared
+
+# __sbx_owned PID: whether PID belongs to a command of the batch that is killed: it carries its marker, or can write to one of its pipes
+# or sockets. A reader of the same pipe is somebody else: a drain, or the client itself where it is in sight. Only pipes and sockets are
+# compared: a shell that became a drain has /dev/null there, as half the world has.
+__sbx_owned() {
+    local f i v key value flags
+    __sbx_environ "$1"
+    if [[ " ${__sbx_env[*]}" == *' __sbx_exec='* ]]; then
+        for v in "${__sbx_env[@]}"; do
+            [[ $v == __sbx_exec=* && ${__sbx_marked["x${v#*=}"]} ]] && return 0
+        done
+    fi
+    ((${#__sbx_outs[@]})) || return 1
     for f in "/proc/$1"/fd/[0-9]*; do
         # The shell may become a drain between two looks, so it is this end that must be a pipe or a socket.
         [[ -p $f || -S $f ]] || continue
-        [[ $out && $f -ef $out || $err && $f -ef $err ]] || continue
-        flags=
-        while IFS=$' \t' read -r key value; do [[ $key == flags: ]] && flags=$value; done <"/proc/$1/fdinfo/${f##*/}"
-        [[ $flags == *[12] ]] && return 0
+        for i in "${!__sbx_outs[@]}"; do
+            [[ $f -ef ${__sbx_outs[i]} || $f -ef ${__sbx_errs[i]} ]] || continue
+            flags=
+            while IFS=$' \t' read -r key value; do [[ $key == flags: ]] && flags=$value; done <"/proc/$1/fdinfo/${f##*/}"
+            [[ $flags == *[12] ]] && return 0
+        done
     done
     return 1
 }
 
-# __sbx_leader SIGNAL SHELL: signals the command itself: the child of SHELL that leads a group.
+# __sbx_leader I: signals the command of order I itself: the child of its shell that leads a group.
 __sbx_leader() {
     local kid
-    __sbx_children "$2"
+    __sbx_children "${__sbx_shells[$1]}"
     for kid in "${__sbx_kids[@]}"; do
         __sbx_stat "$kid"
         [[ ${__sbx_fields[0]} == [ZX] || ${__sbx_fields[2]} != "$kid" ]] && continue
-        kill "-$1" -- "-$kid" && __sbx_hit=1
+        kill "-${__sbx_signals[$1]}" -- "-$kid" && __sbx_hits[$1]=1
     done
 }
 
-# __sbx_order SIGNAL SHELL START MARKER WHO
-__sbx_order() {
-    local signal=$1 shell=$2 start=$3 marker=$4 who=$5 p round hit alive='' out=/proc/$2/fd/1 err=/proc/$2/fd/8
-    __sbx_hit=0
-    __sbx_stat "$shell"
-    [[ ${__sbx_fields[19]} == "$start" ]] && alive=1
-    if [[ $alive && $who == shell ]]; then
-        __sbx_leader "$signal" "$shell"
-        # The shell goes first, since it could start its command between the look and the kill; never by way of a stop, which what
-        # carries the shell may take as its own. Its pipes are kept in sight, to know by them what it has started.
-        [[ -p $out ]] && exec 6<"$out" && out=/proc/self/fd/6
-        [[ -p $err ]] && exec 7<"$err" && err=/proc/self/fd/7
-        kill -KILL "$shell"
-    elif [[ $alive ]]; then
-        # The request has begun, but its command may be a moment away.
-        for ((round = 0; round < 20; round++)); do
-            __sbx_leader "$signal" "$shell"
-            [[ $__sbx_hit == 1 ]] && break
-            IFS= read -r -t 0.02 -u "$__sbx_pause" p
+# __sbx_alive I: whether the shell of order I is still that shell.
+__sbx_alive() {
+    __sbx_stat "${__sbx_shells[$1]}"
+    [[ ${__sbx_fields[19]} == "${__sbx_starts[$1]}" && ${__sbx_fields[0]} != [ZX] ]]
+}
+
+# __sbx_answer WHO...: answers the orders of these kinds.
+__sbx_answer() {
+    local i text
+    for i in "${!__sbx_whos[@]}"; do
+        [[ " $* " == *" ${__sbx_whos[i]} "* ]] || continue
+        text="${__sbx_serials[i]} ${__sbx_hits[i]}"
+        printf '%sA%04x%s' "$__sbx_nonce" "${#text}" "$text"
+    done
+}
+
+# Carries out a batch and answers it.
+__sbx_carry_out() {
+    local i p fd round out err late=() pins=() copies=() hunt=''
+    __sbx_hits=() __sbx_outs=() __sbx_errs=() __sbx_kin=() __sbx_marked=() __sbx_spared=()
+    for i in "${!__sbx_whos[@]}"; do
+        __sbx_hits[i]=0
+        [[ ${__sbx_whos[i]} == @(all|shell) ]] && hunt=1 && __sbx_marked["x${__sbx_markers[i]}"]=1
+        __sbx_alive "$i" || continue
+        out=/proc/${__sbx_shells[i]}/fd/1
+        err=/proc/${__sbx_shells[i]}/fd/8
+        case ${__sbx_whos[i]} in
+        write)
+            copies+=("$i")
+            continue
+            ;;
+        shell)
+            __sbx_leader "$i"
+            # The shell goes first, since it could start its command between the look and the kill; never by way of a stop, which what
+            # carries the shell may take as its own. Its pipes are kept in sight, to know by them what it has started.
+            if [[ -p $out ]] && exec {fd}<"$out"; then
+                pins+=("$fd")
+                out=/proc/self/fd/$fd
+            fi
+            if [[ -p $err ]] && exec {fd}<"$err"; then
+                pins+=("$fd")
+                err=/proc/self/fd/$fd
+            fi
+            kill -KILL "${__sbx_shells[i]}"
+            ;;
+        *)
+            __sbx_leader "$i"
+            # The request has begun, but its command may be a moment away.
+            [[ ${__sbx_hits[i]} == 1 ]] || late[i]=1
+            [[ ${__sbx_whos[i]} == all ]] || continue
+            __sbx_spared["${__sbx_shells[i]}"]=1
+            ;;
+        esac
+        __sbx_outs[i]=$out
+        __sbx_errs[i]=$err
+    done
+    for ((round = 1; round < 20 && ${#late[@]}; round++)); do
+        IFS= read -r -t 0.02 -u "$__sbx_pause" p
+        __sbx_kin=()
+        for i in "${!late[@]}"; do
+            __sbx_leader "$i"
+            [[ ${__sbx_hits[i]} == 1 ]] && unset "late[$i]"
         done
-    fi
-    [[ $who == group ]] && return
-    for ((round = 0; round < 40; round++)); do
-        hit=
+    done
+    __sbx_answer group
+    [[ $hunt ]] && for ((round = 0; round < 40; round++)); do
+        hunt=
         for p in /proc/[0-9]*; do
             p=${p#/proc/}
-            [[ $p == "$shell" || $p == "$$" || $p == 1 ]] && continue
-            __sbx_environ "$p"
-            if [[ " ${__sbx_env[*]} " == *" __sbx_exec=$marker "* ]] ||
-                { [[ $alive ]] && __sbx_holds "$p" "$out" "$err"; }; then
-                kill "-$signal" "$p" && hit=1
-            fi
+            [[ $p == "$$" || $p == 1 || ${__sbx_spared[$p]} ]] && continue
+            __sbx_owned "$p" && kill -KILL "$p" && hunt=1
         done
-        [[ $signal == KILL && $hit ]] || break
+        [[ $hunt ]] || break
     done
-    exec 6<&- 7<&-
+    for fd in "${pins[@]}"; do exec {fd}<&-; done
+    __sbx_answer all shell
+    ((${#copies[@]})) && __sbx_give_up "${copies[@]}"
+    __sbx_answer write
 }
 
-# __sbx_give_up SHELL START: ends the copy of a shell whose client has let go of it.
+# __sbx_give_up I...: ends the copies of shells whose client has let go of them.
 __sbx_give_up() {
-    local kid name round all
-    __sbx_hit=0
+    local i kid name round all left=("$@") still
     for ((round = 0; round < 50; round++)); do
-        __sbx_stat "$1"
-        [[ ${__sbx_fields[19]} == "$2" && ${__sbx_fields[0]} != [ZX] ]] || return
-        __sbx_children "$1"
-        all=("${__sbx_kids[@]}")
-        for kid in "${__sbx_kids[@]}"; do
-            # It can be one of a pipeline's.
-            __sbx_children "$kid"
-            all+=("${__sbx_kids[@]}")
+        still=()
+        __sbx_kin=()
+        for i in "${left[@]}"; do
+            __sbx_alive "$i" || continue
+            still+=("$i")
+            __sbx_children "${__sbx_shells[i]}"
+            all=("${__sbx_kids[@]}")
+            for kid in "${all[@]}"; do
+                # It can be one of a pipeline's.
+                __sbx_children "$kid"
+                all+=("${__sbx_kids[@]}")
+            done
+            for kid in "${all[@]}"; do
+                name=
+                IFS= read -r name <"/proc/$kid/comm"
+                [[ $name == dd ]] && kill -TERM "$kid" && __sbx_hits[i]=1
+            done
         done
-        for kid in "${all[@]}"; do
-            name=
-            IFS= read -r name <"/proc/$kid/comm"
-            [[ $name == dd ]] && kill -TERM "$kid" && __sbx_hit=1
-        done
+        left=("${still[@]}")
+        ((${#left[@]})) || return
         IFS= read -r -t 0.02 -u "$__sbx_pause" name
     done
-    kill -KILL "$1"
+    for i in "${left[@]}"; do kill -KILL "${__sbx_shells[i]}"; done
 }
 
 # __sbx_watch CLIENT: the client is gone. Ends each of its commands at its limit, then returns.
@@ -154,22 +218,25 @@ __sbx_watch() {
     done
 }
 
+# __sbx_batch COUNT: reads the orders of a batch; fails at the end of input.
+__sbx_batch() {
+    local i
+    __sbx_serials=() __sbx_signals=() __sbx_shells=() __sbx_starts=() __sbx_markers=() __sbx_whos=()
+    [[ $1 =~ ^[1-9][0-9]{0,2}$ ]] || return 1
+    for ((i = 0; i < $1; i++)); do
+        IFS=' ' read -r "__sbx_serials[$i]" "__sbx_signals[$i]" "__sbx_shells[$i]" "__sbx_starts[$i]" \
+            "__sbx_markers[$i]" "__sbx_whos[$i]" || return 1
+    done
+}
+
 # __sbx_control NONCE CLIENT
 __sbx_control() {
-    local serial signal shell start marker who answer
+    local count __sbx_nonce=$1
     trap '' PIPE
     set +m
     # Never readable and never at its end: a read from it with a time limit is a pause without a process.
     exec {__sbx_pause}<> <(:)
-    while IFS=' ' read -r serial signal shell start marker who; do
-        if [[ $who == write ]]; then
-            __sbx_give_up "$shell" "$start"
-        else
-            __sbx_order "$signal" "$shell" "$start" "$marker" "$who"
-        fi
-        answer="$serial $__sbx_hit"
-        printf '%sA%04x%s' "$1" "${#answer}" "$answer"
-    done
+    while IFS= read -r count && __sbx_batch "$count"; do __sbx_carry_out; done
     exec 0</dev/null 1>/dev/null 8>&-
     __sbx_watch "$2"
     exit 0

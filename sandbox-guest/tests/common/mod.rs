@@ -24,12 +24,16 @@ use tokio::net::unix::pipe;
 #[derive(Debug, Default)]
 pub struct Bare {
     pub opened: AtomicUsize,
+    /// The shells that were started.
+    pub pids: std::sync::Mutex<Vec<u32>>,
     /// Variables that the shells have by themselves.
     pub env: Vec<(&'static str, &'static str)>,
     /// Text that the shell finds before the script, as of a start-up file.
     pub noise: &'static str,
     /// Sockets instead of pipes, as some servers have.
     pub sockets: bool,
+    /// Why there is no sandbox any more, once somebody says so.
+    pub death: std::sync::OnceLock<Death>,
     /// What starts the shell, as in `setpriv --reuid=65534`.
     pub through: Vec<String>,
 }
@@ -107,6 +111,7 @@ impl Carrier for Bare {
         command.stdin(stdin).stdout(stdout).stderr(stderr).process_group(0);
         let mut child = command.spawn().map_err(fail)?;
         drop(command);
+        self.pids.lock().unwrap().extend(child.id());
         if !self.noise.is_empty() {
             tokio::io::AsyncWriteExt::write_all(&mut sender, self.noise.as_bytes()).await.map_err(fail)?;
         }
@@ -120,6 +125,6 @@ impl Carrier for Bare {
     }
 
     async fn cause_of_death(&self) -> Option<Death> {
-        None
+        self.death.get().copied()
     }
 }

@@ -12,6 +12,30 @@ pub struct Bare {
     pub claims: Capabilities,
     pub asked: Arc<AtomicUsize>,
     pub id: Option<SessionId>,
+    /// Whether what answers a stream or a process does, and these fail.
+    pub late: bool,
+}
+
+/// A process that cannot be waited for.
+#[derive(Debug)]
+struct Unreachable;
+
+#[async_trait]
+impl ProcessControl for Unreachable {
+    async fn signal(&self, _: Signal) -> Result<(), Error> {
+        Err(Error::new(ErrorKind::Lost))
+    }
+    async fn wait(&mut self) -> Result<Exit, Error> {
+        Err(Error::new(ErrorKind::Lost).with_effect(Effect::Unknown))
+    }
+}
+
+/// A piece, then an error.
+fn broken() -> ByteStream {
+    ByteStream::new(futures::stream::iter([
+        Ok(bytes::Bytes::from_static(b"x")),
+        Err(Error::new(ErrorKind::ShortTransfer).at(path())),
+    ]))
 }
 
 impl Bare {
@@ -34,12 +58,18 @@ impl Provider for Bare {
         self.reached()
     }
     async fn owned(&self) -> Result<OwnedStream, Error> {
+        if self.late {
+            return Ok(OwnedStream::new(futures::stream::iter([Err(Error::new(ErrorKind::Forbidden))])));
+        }
         self.reached()
     }
     async fn reap(&self, _: &SessionId) -> Result<(), Error> {
         self.reached()
     }
     async fn export(&self, _: &SessionId, _: &SandboxPath) -> Result<ExportStream, Error> {
+        if self.late {
+            return Ok(broken());
+        }
         self.reached()
     }
 }
@@ -60,9 +90,15 @@ impl Sandbox for Bare {
         self.reached()
     }
     async fn spawn(&self, _: SpawnRequest) -> Result<Process, Error> {
+        if self.late {
+            return Ok(Process::new(None, broken(), broken(), Box::new(Unreachable)));
+        }
         self.reached()
     }
     async fn read(&self, _: &SandboxPath, _: u64) -> Result<ReadStream, Error> {
+        if self.late {
+            return Ok(broken());
+        }
         self.reached()
     }
     async fn write(&self, _: FileWrite<'_>) -> Result<(), Error> {

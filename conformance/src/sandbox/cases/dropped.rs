@@ -1,6 +1,6 @@
 //! Dropped futures, and what one command costs another.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sandbox::ExecRequest;
 
@@ -18,6 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("exec::many_at_once", AT_ONCE, many_at_once).deadline(secs(240)),
         Case::new("drop::kills", DROPPED, drop_kills),
         Case::new("drop::at_every_moment", DROPPED, drop_at_every_moment),
+        Case::new("drop::many_in_waves", DROPPED, drop_many_in_waves).deadline(secs(240)),
         Case::new("drop::costs_no_other_command", APART, drop_costs_no_other_command),
         Case::new("limit::costs_no_other_command", APART, limit_costs_no_other_command),
         Case::new("exec::failure_costs_no_other_command", APART, failure_costs_no_other_command),
@@ -58,6 +59,21 @@ async fn drop_at_every_moment(bed: B) -> Outcome {
         }
     }
     sandbox.unmarked(&mark, secs(10)).await?;
+    equal("the next command", sandbox.ok("echo alive").await?, "alive\n")
+}
+
+/// More of them than anybody keeps in mind at once, and faster than one by one can be looked after.
+async fn drop_many_in_waves(bed: B) -> Outcome {
+    const DEAD: Duration = secs(30);
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    for _ in 0..6 {
+        let wave = (0..60).map(|_| sandbox.inner.exec(ExecRequest::shell(format!("sleep {mark}"))));
+        let wave = futures::future::select_all(wave.map(|run| Box::pin(run)));
+        if let Ok((result, ..)) = tokio::time::timeout(millis(1200), wave).await {
+            return Err(Failure::new("one of many long commands", "that it runs", crate::short(&result)));
+        }
+    }
+    sandbox.unmarked(&mark, DEAD).await?;
     equal("the next command", sandbox.ok("echo alive").await?, "alive\n")
 }
 

@@ -1,9 +1,9 @@
 //! What can be wrong about limits, kills and dropped futures.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sandbox::{Command, Error, ErrorKind, ExecRequest, Output};
+use sandbox::{Command, Error, ErrorKind, ExecRequest, ExecResult, Output};
 use tokio::time::sleep;
 
 use super::{Hooks, Inner, Mutant};
@@ -26,6 +26,12 @@ impl Drop for KillAll {
             tokio::spawn(async move { kill_all(&inner).await });
         }
     }
+}
+
+/// Runs a command that no dropped future ends.
+async fn detached(inner: Inner, request: ExecRequest) -> Result<ExecResult, Error> {
+    let run = tokio::spawn(async move { inner.exec(request).await });
+    run.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Other)))
 }
 
 fn quoted(text: &str) -> String {
@@ -241,11 +247,15 @@ pub(super) fn mutants() -> Vec<Mutant> {
         Mutant::new(
             "a dropped command runs on",
             &["drop::kills", "drop::at_every_moment"],
-            hooks().exec(|inner, request| async move {
-                let run = tokio::spawn(async move { inner.exec(request).await });
-                run.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Other)))
-            }),
+            hooks().exec(|inner, request| detached(inner, request)),
         ),
+        Mutant::new("of many dropped commands one runs on", &["drop::many_in_waves"], {
+            let count = AtomicUsize::new(0);
+            hooks().exec(move |inner, request| {
+                let lost = count.fetch_add(1, Ordering::Relaxed) == 250;
+                async move { if lost { detached(inner, request).await } else { inner.exec(request).await } }
+            })
+        }),
         Mutant::new(
             "a dropped future costs the others",
             &["drop::costs_no_other_command"],
