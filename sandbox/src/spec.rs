@@ -143,9 +143,10 @@ impl Spec {
         self.hardening.validate()
     }
 
-    /// What is compared when a sandbox exists already, by field. A new field is either here or left out by name.
+    /// What is compared when a sandbox exists already, by field. A new field is either here or left out by name. A sandbox with
+    /// another gate is no mismatch: the backend that has gates replaces it.
     fn compared(&self) -> [(&'static str, &[u8]); 3] {
-        let Self { session: _, image, workdir, networking, env: _, hardening: _ } = self;
+        let Self { session: _, image, workdir, networking, env: _, hardening: _, gate: _ } = self;
         [("image", image.as_bytes()), ("workdir", workdir.as_bytes()), ("networking", networking.name().as_bytes())]
     }
 
