@@ -68,7 +68,7 @@ async fn drop_many_in_waves(bed: B) -> Outcome {
     let (sandbox, mark) = (bed.sandbox().await?, mark());
     for _ in 0..6 {
         let wave = (0..60).map(|_| sandbox.inner.exec(ExecRequest::shell(format!("sleep {mark}"))));
-        let wave = futures::future::select_all(wave.map(|run| Box::pin(run)));
+        let wave = futures::future::select_all(wave.map(Box::pin));
         if let Ok((result, ..)) = tokio::time::timeout(millis(1200), wave).await {
             return Err(Failure::new("one of many long commands", "that it runs", crate::short(&result)));
         }

@@ -247,7 +247,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         Mutant::new(
             "a dropped command runs on",
             &["drop::kills", "drop::at_every_moment"],
-            hooks().exec(|inner, request| detached(inner, request)),
+            hooks().exec(detached),
         ),
         Mutant::new("of many dropped commands one runs on", &["drop::many_in_waves"], {
             let count = AtomicUsize::new(0);
