@@ -1,10 +1,11 @@
 //! An agent's step: a folder goes into a sandbox, an untrusted build runs there against a deadline, the result comes out again.
-#![allow(clippy::print_stdout, reason = "an example talks")]
 
 use std::error::Error;
+use std::io::{Write, stdout};
+use std::path::Path;
 use std::time::Duration;
 
-use sandbox::{ExecRequest, Provider, SandboxPath, SessionId, Spec};
+use sandbox::{ExecRequest, Provider, Sandbox, SandboxPath, SessionId, Spec};
 use sandbox_local::{LocalConfig, LocalProvider};
 use sandbox_transfer::{DownloadOptions, Limits, ProviderTransferExt, SandboxTransferExt, UploadOptions};
 
@@ -21,24 +22,33 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let provider = LocalProvider::new(LocalConfig::default())?;
     let spec = Spec::new(SessionId::generate(), "host");
     let sandbox = provider.provision(&spec).await?;
-    let inside = SandboxPath::new("/workspace/project")?;
+    // Whatever comes of it, the sandbox is reaped: nothing between here and there returns or panics.
+    let built = build(&provider, &*sandbox, here.path()).await;
+    provider.reap(&spec.session).await?;
+    built
+}
 
+async fn build(provider: &dyn Provider, sandbox: &dyn Sandbox, here: &Path) -> Result<(), Box<dyn Error>> {
+    let inside = SandboxPath::new("/workspace/project")?;
     let options = UploadOptions::default().with_filter(|item| !item.path.ends_with("cache"));
-    let sent = sandbox.upload_dir(&project, &inside, options).await?;
-    println!("in: {} files, {} bytes; {} filtered", sent.files, sent.bytes, sent.filtered);
+    let sent = sandbox.upload_dir(&here.join("project"), &inside, options).await?;
+    writeln!(stdout(), "in: {} files, {} bytes; {} filtered", sent.files, sent.bytes, sent.filtered)?;
     for refused in &sent.left_out {
-        println!("not sent: {refused}");
+        writeln!(stdout(), "not sent: {refused}")?;
     }
 
     let build = ExecRequest::shell(BUILD).with_workdir(inside.clone()).with_limit(Duration::from_secs(10));
     let result = sandbox.exec(build).await?;
-    println!("build: code {}, timed out: {}", result.exit_code, result.timed_out);
+    writeln!(stdout(), "build: code {}, timed out: {}", result.exit_code, result.timed_out)?;
 
     let limits = Limits::default().with_entries(100).with_bytes(1 << 20);
-    let target = here.path().join("result");
-    let options = DownloadOptions::default().with_limits(limits).with_progress(|p| println!("out: {} bytes", p.bytes));
-    let got = provider.download(&spec.session, &inside.join("out")?, &target, options).await?;
-    println!("out: {} files: {}", got.files, std::fs::read_to_string(target.join("notes.txt"))?.trim());
-    provider.reap(&spec.session).await?;
+    let target = here.join("result");
+    let progress = |p: sandbox_transfer::Progress| {
+        let _ = writeln!(stdout(), "out: {} bytes", p.bytes);
+    };
+    let options = DownloadOptions::default().with_limits(limits).with_progress(progress);
+    let got = provider.download(sandbox.id(), &inside.join("out")?, &target, options).await?;
+    let notes = std::fs::read_to_string(target.join("notes.txt"))?;
+    writeln!(stdout(), "out: {} files: {}", got.files, notes.trim())?;
     Ok(())
 }

@@ -33,7 +33,8 @@
 //!
 //! `cargo test --test conformance` runs it; filters, `--list`, `--exact`, `--skip`, `--test-threads` and `cargo nextest` work as
 //! with any test. The image needs bash and an ordinary userland. Tell [`Setup::with_leak_check`](sandbox::Setup::with_leak_check)
-//! how to look for what a session left in your place: objects, processes, files. It is asked after every case.
+//! how to look for what a session left in your place: objects, processes, files. It is asked after every case, and where nothing may be
+//! made.
 //!
 //! - A case that needs what you do not claim is shown as `[n/a: no export]` when it is listed, and ignored.
 //! - A backend that is not here is one ignored entry that says what to do; with `CONFORMANCE_REQUIRE=mine` it is a failure.

@@ -15,7 +15,8 @@ pub enum Networking {
     /// All that the place it runs in can reach.
     #[default]
     Unrestricted,
-    /// Only the hosts of the list. Without a gate nothing can honour a list, so that it means no way out at all.
+    /// Only the hosts of the list. Without a gate nothing can honour a list, so that it means no way out at all. (A gate is what a deployment
+    /// puts between its sandboxes and the network, such as a proxy that lets through what a session's list names. No backend brings one.)
     Limited(Limited),
     /// Nothing: no route, no name service.
     None,
@@ -28,7 +29,8 @@ pub enum Networking {
 pub struct Limited {
     /// Hosts that may be reached, on any port.
     pub allowed_hosts: Vec<AllowedHost>,
-    /// Also the endpoints of the session's tool servers, as its gate knows them.
+    /// Also the endpoints of the session's tool servers (MCP servers, which offer tools to the model that works in the session), as its
+    /// gate knows them.
     pub allow_mcp_servers: bool,
     /// Also the package managers that its gate knows.
     pub allow_package_managers: bool,

@@ -49,7 +49,8 @@ fn default_workdir() -> SandboxPath {
     SandboxPath::new(Spec::DEFAULT_WORKDIR).expect("the default is legal")
 }
 
-/// Trees that a working directory may neither be, nor hold, nor lie in.
+/// Trees that a working directory may neither be, nor hold, nor lie in: scratch space, the kernel's own trees, and `/mnt/session`, which is
+/// kept for what a caller puts beside the work, such as a user's uploads.
 const TAKEN: &[&str] = &["/tmp", "/mnt/session", "/proc", "/sys", "/dev"];
 
 impl Spec {

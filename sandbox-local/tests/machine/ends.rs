@@ -16,6 +16,7 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("ends::who_stops_its_shells_delays_nobody_for_long", Needs::Nothing, who_stops_its_shells_delays_nobody_for_long),
     ("ends::hostile_files_go", Needs::Nothing, hostile_files_go),
     ("ends::a_dead_one_is_replaced_and_says_so", Needs::Nothing, a_dead_one_is_replaced_and_says_so),
+    ("ends::a_dead_one_is_not_taken_for_its_successor", Needs::Nothing, a_dead_one_is_not_taken_for_its_successor),
     ("ends::a_killed_parent_takes_it_along", Needs::Nothing, a_killed_parent_takes_it_along),
     ("ends::a_killed_creator_leaves_nothing_unlisted", Needs::Nothing, a_killed_creator_leaves_nothing_unlisted),
     ("ends::a_killed_reaper_can_be_repeated", Needs::Nothing, a_killed_reaper_can_be_repeated),
@@ -154,6 +155,30 @@ fn a_dead_one_is_replaced_and_says_so(bed: &Bed) {
         // A reap ends the story: what comes after it is new.
         assert_eq!(provider.provision(&spec("a")).await.unwrap().recreated(), None);
         provider.reap(second.id()).await.unwrap();
+    });
+    assert_nothing_left(bed);
+}
+
+/// The kernel gives the numbers of a dead sandbox's namespaces to the next one.
+fn a_dead_one_is_not_taken_for_its_successor(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        for _ in 0..6 {
+            let dead = provider.provision(&spec("a")).await.unwrap();
+            kill_process(processes(bed).0, Signal::KILL).unwrap();
+            for _ in 0..500 {
+                if provider.attach(dead.id()).await.is_err() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let next = provider.provision(&spec("b")).await.unwrap();
+            let begun = Instant::now();
+            provider.reap(dead.id()).await.unwrap();
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+            ok(&next, "true").await;
+            provider.reap(next.id()).await.unwrap();
+        }
     });
     assert_nothing_left(bed);
 }
