@@ -25,6 +25,8 @@ const SHELL: [&str; 4] = ["/bin/bash", "--norc", "--noprofile", "-p"];
 /// How often somebody looks whether the Pod of open streams is still there: a connection into a Pod that was removed can stay
 /// open in silence.
 const LOOK: Duration = Duration::from_secs(5);
+/// For how long the API server may answer nothing before the streams through it are given up.
+const UNHEARD: Duration = Duration::from_secs(45);
 /// How long a Pod may take to say why its container has ended.
 const SETTLE: Duration = Duration::from_secs(10);
 /// How long a Pod whose shells do not start may still look alive.
@@ -43,7 +45,8 @@ struct Shared {
     /// Shells that may start at once, over all Pods of a provider.
     opening: Arc<Semaphore>,
     request_timeout: Duration,
-    dead: watch::Sender<bool>,
+    /// How often all streams had to be ended.
+    cuts: watch::Sender<u64>,
     /// Whether somebody looks after the open streams.
     watched: AtomicBool,
     cause: Mutex<Option<Death>>,
@@ -63,7 +66,7 @@ impl K8sCarrier {
             uid,
             opening,
             request_timeout,
-            dead: watch::Sender::new(false),
+            cuts: watch::Sender::new(0),
             watched: AtomicBool::new(false),
             cause: Mutex::default(),
         };
@@ -80,8 +83,13 @@ impl Shared {
     fn died(&self, death: Death) -> Death {
         let mut cause = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
         let known = *cause.get_or_insert(death);
-        self.dead.send_replace(true);
+        drop(cause);
+        self.cut();
         known
+    }
+
+    fn cut(&self) {
+        self.cuts.send_modify(|times| *times += 1);
     }
 
     fn known(&self) -> Option<Death> {
@@ -120,6 +128,8 @@ impl Shared {
 
     async fn open(self: &Arc<Self>) -> Result<CarrierStream, Error> {
         let gone = |death| Error::new(ErrorKind::NotFound).with_death(death);
+        // Before it is known to be there, so that no death is missed in between.
+        let cuts = self.cuts.subscribe();
         if let Some(death) = self.known() {
             return Err(gone(death));
         }
@@ -150,7 +160,7 @@ impl Shared {
             None => return Err(gone(self.died(Death::Deleted))),
         }
         let half_close = connection.supports_stream_close();
-        let stream = pump::start(connection.into_stream(), half_close, self.dead.subscribe());
+        let stream = pump::start(connection.into_stream(), half_close, cuts);
         self.look_after();
         Ok(stream)
     }
@@ -172,18 +182,29 @@ fn request(namespace: &str, pod: &str) -> Result<http::Request<Vec<u8>>, kube::E
 }
 
 async fn look_after(shared: Weak<Shared>) {
+    let mut answered = Instant::now();
     loop {
         sleep(LOOK).await;
         let Some(shared) = shared.upgrade() else { return };
-        if shared.dead.receiver_count() == 0 {
+        if shared.cuts.receiver_count() == 0 {
             shared.watched.store(false, Ordering::Release);
             // A stream that was opened in between takes nobody for granted.
-            if shared.dead.receiver_count() == 0 || shared.watched.swap(true, Ordering::AcqRel) {
+            if shared.cuts.receiver_count() == 0 || shared.watched.swap(true, Ordering::AcqRel) {
                 return;
             }
         }
-        if let Ok(Some(_)) = shared.ask().await {
-            return;
+        match shared.ask().await {
+            Ok(Some(_)) => return,
+            Ok(None) => answered = Instant::now(),
+            Err(error) if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded) => {
+                answered = Instant::now();
+            }
+            // Then the streams hear nothing either, only that a peer that has unread input need not answer them.
+            Err(_) if answered.elapsed() > UNHEARD => {
+                shared.cut();
+                answered = Instant::now();
+            }
+            Err(_) => {}
         }
     }
 }

@@ -69,7 +69,7 @@
 //!
 //! Every request has a deadline of its own, also through a client that waits longer. A command goes down a WebSocket that is open already;
 //! idle ones close after a minute. A connection that is silent is pinged every 10 seconds, and given up after 45 without an answer, unless
-//! something inside does not read its input. While streams are open the Pod is looked at every 5 seconds, so that a command whose Pod was
+//! something inside does not read its input; then it is given up once the API server has not answered for as long. While streams are open the Pod is looked at every 5 seconds, so that a command whose Pod was
 //! removed ends even if the connection does not.
 //!
 //! # What it cannot do

@@ -31,6 +31,8 @@ const INPUT_BUFFER: usize = 128 * 1024;
 const FRAME: usize = 64 * 1024;
 /// How often something is said on a silent connection: proxies cut silent ones, some after 20 seconds.
 const PING: Duration = Duration::from_secs(10);
+/// How soon after input the peer is asked whether it has read it.
+const PING_AFTER_INPUT: Duration = Duration::from_secs(1);
 /// For how long a peer that owes nothing but answers to pings may be silent.
 const SILENCE: Duration = Duration::from_secs(45);
 /// How long the peer may take to end the connection, once it has sent the status or we want it closed.
@@ -48,8 +50,8 @@ struct Flow {
 /// Starts the pump of one connection. It ends by itself once all parts of the stream are dropped, within seconds, having closed
 /// the connection: a process left inside may then go on with its output.
 ///
-/// `dead` becomes true when the sandbox is known to be gone although the connection does not say so.
-pub(crate) fn start<S>(socket: S, half_close: bool, dead: watch::Receiver<bool>) -> CarrierStream
+/// `cut` changes when the sandbox is known to be gone, or not to answer, although the connection does not say so.
+pub(crate) fn start<S>(socket: S, half_close: bool, cut: watch::Receiver<u64>) -> CarrierStream
 where
     S: Stream<Item = Result<Message, WsError>> + Sink<Message, Error = WsError> + Send + 'static,
 {
@@ -63,7 +65,7 @@ where
     let reader = Reader { stream, out: Some(out), err: Some(err), status: None, flow: Arc::clone(&flow) };
     let writer = Writer { sink, input, half_close, flow };
     // Ends by itself, as said above; it must outlive the stream to say farewell.
-    tokio::spawn(pump(reader, writer, dropped, dead, over));
+    tokio::spawn(pump(reader, writer, dropped, cut, over));
     CarrierStream::new(Part(stdin, held.clone()), Part(stdout, held.clone()), Part(stderr, held.clone()), async move {
         let _held = held;
         Closed::new(closed.await.unwrap_or_else(|_| "the connection is no more".to_owned()))
@@ -74,7 +76,7 @@ async fn pump<S>(
     mut reader: Reader<S>,
     mut writer: Writer<S>,
     mut dropped: mpsc::Receiver<()>,
-    mut dead: watch::Receiver<bool>,
+    mut cut: watch::Receiver<u64>,
     over: oneshot::Sender<String>,
 ) where
     S: Stream<Item = Result<Message, WsError>> + Sink<Message, Error = WsError> + Send + 'static,
@@ -91,7 +93,7 @@ async fn pump<S>(
             detail = reading => Some(detail),
             () = &mut writing => None,
             _ = dropped.recv() => None,
-            _ = dead.wait_for(|dead| *dead) => Some("the sandbox is gone".to_owned()),
+            Ok(()) = cut.changed() => Some("the sandbox is gone, or nothing answers for it".to_owned()),
         }
     };
     let wanted = detail.is_none();
@@ -232,7 +234,9 @@ where
             let message = tokio::select! {
                 read = room.read_buf(&mut frame), if !ended => match read {
                     Ok(n) if n > 0 => {
-                        self.flow.sent.fetch_add(1, Ordering::AcqRel);
+                        if self.flow.sent.fetch_add(1, Ordering::AcqRel) == self.flow.read.load(Ordering::Acquire) {
+                            pings.reset_at(Instant::now() + PING_AFTER_INPUT);
+                        }
                         Message::Binary(Bytes::from(std::mem::replace(&mut frame, vec![STDIN])))
                     }
                     // Without a way to say so the input just stays open: nothing inside depends on its end.

@@ -9,6 +9,8 @@ mod gated;
 mod inside;
 mod refused;
 mod rights;
+#[cfg(target_os = "linux")]
+mod way;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -68,9 +70,12 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let trials =
-        [inside::trials(), found::trials(), refused::trials(), death::trials(), rights::trials(), gated::trials()];
-    let trials: Vec<_> = trials.into_iter().flatten().collect();
+    let mut trials = inside::trials();
+    for part in [found::trials(), refused::trials(), death::trials(), rights::trials(), gated::trials()] {
+        trials.extend(part);
+    }
+    #[cfg(target_os = "linux")]
+    trials.extend(way::trials());
     if let Some(context) = bed::context() {
         if !args.list {
             eprintln!("This makes and removes Pods and ServiceAccounts on the cluster of the context {context:?}.");
