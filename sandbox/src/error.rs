@@ -49,7 +49,7 @@ pub enum ErrorKind {
     SpecMismatch,
     /// Somebody else is changing this session's sandbox. Try again.
     Busy,
-    /// The file to read, or the root to export, does not exist.
+    /// The file to read, the root to export or the working directory of a command does not exist.
     FileNotFound,
     /// The path is a directory, or a link to one, where a file is wanted.
     IsDirectory,
@@ -63,6 +63,8 @@ pub enum ErrorKind {
     NotWritable,
     /// The file exists, and the call asked for a new one.
     AlreadyExists,
+    /// The call asks for text, and the file's content is not UTF-8. The tenant decides what its files hold.
+    NotText,
     /// The file is larger than the limit of the call.
     FileTooLarge,
     /// There is more of it than the call allows; [`Error::reason`] names the bound.
@@ -108,6 +110,7 @@ impl fmt::Display for ErrorKind {
             Self::NotReplaceable => "it cannot be replaced",
             Self::NotWritable => "it cannot be written",
             Self::AlreadyExists => "it exists already",
+            Self::NotText => "it is not a text",
             Self::FileTooLarge => "it is larger than the limit",
             Self::LimitExceeded => "there is more of it than the call allows",
             Self::ArchiveRefused => "the archive is refused",

@@ -32,12 +32,14 @@ pub trait SandboxExt: Sandbox {
         async move { self.read(path, limit as u64).await?.collect(limit).await }
     }
 
-    /// Reads a text of at most `limit` bytes; what is not UTF-8 fails as [`ErrorKind::InvalidRequest`].
+    /// Reads a text of at most `limit` bytes; what is not UTF-8 fails as [`ErrorKind::NotText`].
     fn read_to_string(&self, path: &SandboxPath, limit: usize) -> impl Future<Output = Result<String, Error>> + Send {
         async move {
             let bytes = self.read_bytes(path, limit).await?;
             String::from_utf8(bytes.into()).map_err(|e| {
-                Error::new(ErrorKind::InvalidRequest)
+                Error::new(ErrorKind::NotText)
+                    .during("read")
+                    .in_session(self.id())
                     .at(path.clone())
                     .because("it is not UTF-8")
                     .caused_by(e.utf8_error())

@@ -76,7 +76,8 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `DeadlineExceeded`, `Unavailable` or `Forbidden`, with `Effect::Unknown`; repeat it.
+    /// `DeadlineExceeded`, `Unavailable` or `Forbidden`, with `Effect::Unknown`; repeat it. `Busy` if another process is changing this
+    /// session's sandbox for longer than the provider's time limit, with `Effect::None`.
     async fn reap(&self, session: &SessionId) -> Result<(), Error>;
 
     /// Streams `root` and what is below it as a plain tar archive.
@@ -98,8 +99,9 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
 ///
 /// A handle is bound to the very sandbox it was made for: once that one is gone, everything fails as `NotFound`, also when the
 /// session has another by then. Dropping a handle removes nothing. All operations can run at once, through one handle or
-/// several; a backend may bound how many are under way, in which case `exec`, `spawn`, `read`, `write` and `write_many` wait for their turn
-/// in the order of the calls, for as long as those before them take: put a limit on what you run, or drop the future. A sentence of the lists below is a case of the `conformance` suite, which quotes it.
+/// several. A backend may bound how many are under way; then `exec`, `spawn`, `read`, `write` and `write_many` wait for their turn in the
+/// order of the calls, for as long as those before them take: put a limit on what you run, or drop the future. A sentence of the lists below
+/// is a case of the `conformance` suite, which quotes it.
 ///
 /// Everything that comes out of a sandbox is hostile: bytes, sizes, names, exit codes. A tenant can make its own session lie to
 /// you; it cannot make a command that ran past its limit look punctual, reach another session, or make a call hang or grow.
@@ -119,6 +121,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - A command starts in the working directory.
     /// - Variables of the spec reach every command byte for byte.
     /// - Variables and the working directory of one request apply to that command alone.
+    /// - A working directory that does not exist fails as `FileNotFound` and one that is no directory as `NotDirectory`, with its path and
+    ///   before anything is started.
     /// - Arguments reach the program byte for byte; no shell reads them.
     /// - A shell text of any length up to the bound runs whole.
     /// - Standard input is empty.
@@ -138,13 +142,15 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - Whatever a command kills, stops, closes or leaves behind, later commands run.
     ///
     /// `limit` counts on the caller's clock from the moment the command starts; until then, from its turn on, a deadline of the backend's
-    /// own counts. At the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds later, plus `grace`.
+    /// own counts. At the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds
+    /// later, plus `grace`.
     ///
     /// # Errors
     ///
-    /// `InvalidRequest` before anything is started; `NotFound` if the sandbox is gone; `DeadlineExceeded` if it does not begin the
-    /// command in the backend's time; `Lost` with `Effect::Unknown` if the way to the command broke, as when somebody inside kills
-    /// the shell that started it. A command is never run twice.
+    /// `InvalidRequest` before anything is started; `FileNotFound` or `NotDirectory` for the working directory; `NotFound` if the sandbox is
+    /// gone; `DeadlineExceeded` if it does not begin the command in the backend's time, with `Effect::Unknown` if it may yet have begun;
+    /// `Lost` with `Effect::Unknown` if the way to the command broke, as when somebody inside kills the shell that started it; `Protocol`
+    /// with `Effect::Unknown` if what comes back is no answer. A command is never run twice.
     async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error>;
 
     /// Starts a command and answers at once, so that one can write to it, read from it and signal it.
@@ -159,7 +165,7 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// As [`exec`](Self::exec).
+    /// As [`exec`](Self::exec); what is wrong with the working directory may be told by [`Process::wait`] instead.
     async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error>;
 
     /// Reads a regular file of at most `limit` bytes.

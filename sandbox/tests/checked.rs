@@ -111,3 +111,22 @@ async fn errors_that_come_later_name_them_too() {
     let error = provider.owned().await.unwrap().next().await.unwrap().unwrap_err();
     assert_eq!((error.operation(), error.kind()), (Some("list the sandboxes"), ErrorKind::Forbidden));
 }
+
+/// What is in a file is the tenant's choice, and no bug of the caller's.
+#[tokio::test]
+async fn a_file_that_is_no_text_is_told_as_that() {
+    let provider = Bare { claims: everything(), late: true, ..Bare::default() }.checked();
+    let sandbox = provider.provision(&spec(|_| ())).await.unwrap();
+    for (name, kind) in [("/binary", Some(ErrorKind::NotText)), ("/text", None)] {
+        let at = SandboxPath::new(name).unwrap();
+        let read = sandbox.read_to_string(&at, 100).await;
+        assert_eq!(read.as_ref().err().map(Error::kind), kind);
+        match read {
+            Ok(text) => assert_eq!(text, "t\u{e9}xt"),
+            Err(error) => {
+                let told = (error.operation(), error.session(), error.path());
+                assert_eq!(told, (Some("read"), Some(sandbox.id()), Some(&at)));
+            }
+        }
+    }
+}

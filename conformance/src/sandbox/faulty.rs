@@ -191,6 +191,7 @@ pub fn faulty(provider: Arc<dyn Provider>, faults: Faults) -> Arc<dyn Provider> 
             let dice = Arc::clone(&destroy);
             async move { dice.whole(inner.destroy()).await }
         });
+    assert!(hooks.stand_everywhere(), "every call can fail");
     wrap(provider, Arc::new(hooks))
 }
 

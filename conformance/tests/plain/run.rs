@@ -33,6 +33,23 @@ pub(super) fn child_of(parent: i32) -> Option<i32> {
     children(parent).first().copied()
 }
 
+/// Refuses a working directory that is none, as seen from outside.
+fn check_workdir(init: i32, workdir: &SandboxPath) -> Result<(), Error> {
+    let outside = [format!("/proc/{init}/root").as_bytes(), workdir.as_bytes()].concat();
+    let kind = match std::fs::metadata(std::ffi::OsStr::from_bytes(&outside)) {
+        Ok(found) if !found.is_dir() => ErrorKind::NotDirectory,
+        Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => ErrorKind::NotDirectory,
+        // Not without the sandbox itself: that it is gone is said elsewhere.
+        Err(e)
+            if e.kind() == std::io::ErrorKind::NotFound && std::fs::metadata(format!("/proc/{init}/root")).is_ok() =>
+        {
+            ErrorKind::FileNotFound
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(kind).at(workdir.clone()).because("the working directory"))
+}
+
 fn start(
     spec: &Spec,
     init: i32,
@@ -42,6 +59,7 @@ fn start(
     stdin: Stdio,
 ) -> Result<(Child, Group), Error> {
     let workdir = workdir.unwrap_or(&spec.workdir);
+    check_workdir(init, workdir)?;
     let mut wdns = std::ffi::OsString::from("--wdns=");
     wdns.push(std::ffi::OsStr::from_bytes(workdir.as_bytes()));
     let mut nsenter = tokio::process::Command::new("/usr/bin/nsenter");

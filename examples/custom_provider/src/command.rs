@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use sandbox::{Command, Error, ErrorKind, ExecRequest, ExecResult, Output, Spec};
+use sandbox::{Command, Error, ErrorKind, ExecRequest, ExecResult, Output, SandboxPath, Spec};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
 use tokio::sync::watch;
@@ -70,8 +70,26 @@ impl Drop for Group {
     }
 }
 
+/// Refuses a working directory that is none, as seen from outside.
+fn check_workdir(init: i32, workdir: &SandboxPath) -> Result<(), Error> {
+    let outside = [format!("/proc/{init}/root").as_bytes(), workdir.as_bytes()].concat();
+    let kind = match std::fs::metadata(os(&outside)) {
+        Ok(found) if !found.is_dir() => ErrorKind::NotDirectory,
+        Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => ErrorKind::NotDirectory,
+        // Not without the sandbox itself: that it is gone is said elsewhere.
+        Err(e)
+            if e.kind() == std::io::ErrorKind::NotFound && std::fs::metadata(format!("/proc/{init}/root")).is_ok() =>
+        {
+            ErrorKind::FileNotFound
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(kind).at(workdir.clone()).because("the working directory"))
+}
+
 fn start(spec: &Spec, init: i32, request: &ExecRequest) -> Result<Child, Error> {
     let workdir = request.workdir.as_ref().unwrap_or(&spec.workdir);
+    check_workdir(init, workdir)?;
     let mut nsenter = tokio::process::Command::new("/usr/bin/nsenter");
     nsenter.args(["--target", &init.to_string(), "--user", "--preserve-credentials", "--mount", "--pid"]);
     nsenter.arg(os(&[b"--wdns=", workdir.as_bytes()].concat())).args(["--", "/usr/bin/setsid"]);

@@ -146,12 +146,15 @@ __sbx_feed() {
 # __sbx_exec BEGIN END MARKER KIND REOPEN INPUT WORKDIR ENVS SLOWS [NAME=VALUE...] COMMAND...
 # KIND: shell, long (a text that does not fit into an argument) or args. INPUT: whether requests' descriptor feeds the command.
 __sbx_exec() {
-    local begin=$1 end=$2 marker=$3 kind=$4 reopen=$5 input=$6 workdir=$7 envs=$8 slows=$9 pid code before
+    local begin=$1 end=$2 marker=$3 kind=$4 reopen=$5 input=$6 workdir=$7 envs=$8 slows=$9 pid code before near
     shift 9
     if [[ ! -d $workdir ]]; then
         printf '%sB0000' "$begin" >&8
         printf '%sB0000' "$begin"
-        [[ -e $workdir || -L $workdir ]] && code=d || code=n
+        # Something that is no directory stands there, or above it; else there is nothing.
+        near=$workdir
+        while [[ $near && ! -e $near && ! -L $near ]]; do near=${near%/*}; done
+        [[ ! $near || -d $near ]] && code=n || code=d
         __sbx_end "$end" "w $code"
         return
     fi

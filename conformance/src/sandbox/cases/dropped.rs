@@ -103,7 +103,37 @@ async fn limit_costs_no_other_command(bed: B) -> Outcome {
         tokio::time::sleep(millis(300)).await;
         timed_out("a sleep", &sandbox.timed("sleep 60", secs(1)).await?)
     })
-    .await
+    .await?;
+    let mark = mark();
+    for round in 0..5 {
+        beside_shells(&sandbox, &mark).await.map_err(|failure| failure.within(format!("round {round}")))?;
+    }
+    sandbox.unmarked(&mark, secs(10)).await
+}
+
+/// Commands with much to kill run out of time beside others that are busy, idle or just done with something that goes on printing: not
+/// one of those is hit.
+async fn beside_shells(sandbox: &Subject, mark: &str) -> Outcome {
+    const OTHERS: i32 = 6;
+    let each = |text: fn(i32) -> String| {
+        futures::future::join_all((0..OTHERS).map(move |n| async move {
+            let result = sandbox.sh(text(n)).await?;
+            equal("another command", result.stdout.to_string_lossy(), format!("{n}\n"))?;
+            equal("its code", (result.exit_code, result.timed_out), (n, false))
+        }))
+    };
+    // Afterwards what serves them is idle, or taken by what they left behind.
+    let idle = each(|n| format!("sleep 0.1; echo {n}; exit {n}")).await;
+    let retired = each(|n| format!("(exec >/dev/null; sleep 1) & (sleep 0.2; sleep 1) & echo {n}; exit {n}")).await;
+    let late = futures::future::join_all((0..3).map(|_| async {
+        let text =
+            format!("sleep {mark} & (sleep {mark} & sleep {mark}) & sleep {mark} | cat | cat & sleep {mark} | cat");
+        timed_out("a command with much to kill", &sandbox.timed(text, millis(300)).await?)
+    }));
+    let busy = each(|n| format!("for i in 1 2 3 4 5 6; do sleep 0.1 >/dev/null; done; echo {n}; exit {n}"));
+    let (late, busy) = tokio::join!(late, busy);
+    let after = each(|n| format!("echo {n}; exit {n}")).await;
+    [idle, retired, late, busy, after].into_iter().flatten().collect()
 }
 
 async fn failure_costs_no_other_command(bed: B) -> Outcome {

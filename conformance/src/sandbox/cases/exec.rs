@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use sandbox::{Env, ErrorKind, ExecRequest};
+use sandbox::{Effect, Env, ErrorKind, ExecRequest};
 
 use super::super::bed::{path, refused, unexpected};
 use super::super::subject::told;
@@ -16,6 +16,7 @@ const CODE: &str =
 const WORKDIR: &str = "A command starts in the working directory.";
 const ENV: &str = "Variables of the spec reach every command byte for byte.";
 const ONE_REQUEST: &str = "Variables and the working directory of one request apply to that command alone.";
+const NO_WORKDIR: &str = "A working directory that does not exist fails as `FileNotFound` and one that is no directory as `NotDirectory`, with its path and before anything is started.";
 const ARGS: &str = "Arguments reach the program byte for byte; no shell reads them.";
 const CAP: &str = "Of each stream the first bytes up to the cap are kept and the rest is drained, so that the command runs to its end.";
 const INVALID: &str = "`InvalidRequest` before anything is started";
@@ -38,6 +39,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("exec::env_of_every_size", ENV, env_of_every_size),
         Case::new("exec::request_env_is_for_one_command", ONE_REQUEST, request_env_is_for_one_command),
         Case::new("exec::request_workdir_is_for_one_command", ONE_REQUEST, request_workdir_is_for_one_command),
+        Case::new("exec::workdir_that_is_none", NO_WORKDIR, workdir_that_is_none),
         Case::new("exec::nothing_carries_over", ONE_REQUEST, nothing_carries_over),
         Case::new("exec::arguments_are_exact", ARGS, arguments_are_exact),
         Case::new("exec::arguments_are_not_options", ARGS, arguments_are_not_options),
@@ -214,6 +216,19 @@ async fn request_workdir_is_for_one_command(bed: B) -> Outcome {
     let request = ExecRequest::args(["pwd"]).with_workdir(path("/tmp")?);
     same("the program pwd", &sandbox.exec(request).await?.stdout.bytes, b"/tmp\n")?;
     equal("pwd of the next command", sandbox.ok("pwd -P").await?, "/workspace\n")
+}
+
+async fn workdir_that_is_none(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("touch /tmp/file").await?;
+    let (missing, file) = (ErrorKind::FileNotFound, ErrorKind::NotDirectory);
+    for (name, kind) in [("/tmp/no", missing), ("/tmp/no/no", missing), ("/tmp/file", file), ("/tmp/file/no", file)] {
+        let request = ExecRequest::shell("touch /tmp/started").with_workdir(path(name)?).with_limit(secs(20));
+        let error = refused(&format!("a command in {name}"), sandbox.try_exec(request).await?, kind)?;
+        let told = (error.path().map(ToString::to_string), error.effect());
+        equal("its path and effect", told, (Some(name.to_owned()), Effect::None))?;
+    }
+    equal("traces of a start", sandbox.ok("ls /tmp/started 2>/dev/null; true").await?, "")
 }
 
 async fn nothing_carries_over(bed: B) -> Outcome {

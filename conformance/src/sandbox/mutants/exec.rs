@@ -145,6 +145,30 @@ pub(super) fn mutants() -> Vec<Mutant> {
             )
         },
         Mutant::new(
+            "without its working directory a command starts elsewhere",
+            &["exec::workdir_that_is_none"],
+            hooks().exec(|inner, mut request| async move {
+                match inner.exec(request.clone()).await {
+                    Err(e) if matches!(e.kind(), ErrorKind::FileNotFound | ErrorKind::NotDirectory) => {
+                        request.workdir = None;
+                        inner.exec(request).await
+                    }
+                    other => other,
+                }
+            }),
+        ),
+        Mutant::new(
+            "a working directory that is no directory is not found",
+            &["exec::workdir_that_is_none"],
+            hooks().exec(|inner, request| async move {
+                let workdir = request.workdir.clone();
+                inner.exec(request).await.map_err(|e| match (e.kind(), workdir) {
+                    (ErrorKind::NotDirectory, Some(at)) => Error::new(ErrorKind::FileNotFound).at(at),
+                    _ => e,
+                })
+            }),
+        ),
+        Mutant::new(
             "shell variables carry over",
             &["exec::nothing_carries_over"],
             hooks().text(|text| format!(". /tmp/.state 2>/dev/null\n{text}\ndeclare -p LEFT >/tmp/.state 2>/dev/null")),

@@ -99,6 +99,31 @@ impl Hooks {
         self
     }
 
+    /// Whether something stands in the way of every call. Names each field, so that whoever adds one says here what it is, and whoever
+    /// wants to stand everywhere hears of it.
+    pub(crate) fn stand_everywhere(&self) -> bool {
+        let Self {
+            capabilities: _,
+            provision,
+            attach,
+            owned,
+            reap,
+            export,
+            exec,
+            spawn,
+            read,
+            write,
+            write_many,
+            destroy,
+            id: _,
+            recreated: _,
+            reap_on_drop: _,
+        } = self;
+        let provider = provision.is_some() && attach.is_some() && owned.is_some() && reap.is_some() && export.is_some();
+        let sandbox = exec.is_some() && spawn.is_some() && read.is_some() && destroy.is_some();
+        provider && sandbox && write.is_some() && write_many.is_some()
+    }
+
     /// Changes every request.
     pub(super) fn request(self, change: impl Fn(&mut ExecRequest) + Send + Sync + 'static) -> Self {
         self.request_of(move |_, request| change(request))

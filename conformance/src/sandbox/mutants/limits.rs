@@ -244,11 +244,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 r.grace = r.grace.max(Duration::from_millis(500));
             }),
         ),
-        Mutant::new(
-            "a dropped command runs on",
-            &["drop::kills", "drop::at_every_moment"],
-            hooks().exec(detached),
-        ),
+        Mutant::new("a dropped command runs on", &["drop::kills", "drop::at_every_moment"], hooks().exec(detached)),
         Mutant::new("of many dropped commands one runs on", &["drop::many_in_waves"], {
             let count = AtomicUsize::new(0);
             hooks().exec(move |inner, request| {
