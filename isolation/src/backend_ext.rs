@@ -3,9 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::{Backend, Effect, Error, ExecOutput, ExecSpec, LogOptions, OpCtx, Result, SlotRef, SlotState, UnitName};
+use crate::{
+    Backend, Effect, Error, ErrorKind, Event, EventSink, ExecOutput, ExecSpec, LogOptions, OpCtx, Result, SlotRef,
+    SlotState, SlotStats, UnitName,
+};
 
 /// What to do with a unit of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,7 +57,7 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     ///
-    /// As [`Backend::exec`]; [`ErrorKind::Command`](crate::ErrorKind::Command) if it exits with anything
+    /// As [`Backend::exec`]; [`ErrorKind::Command`] if it exits with anything
     /// but 0.
     fn exec_ok(
         &self,
@@ -86,8 +90,8 @@ pub trait BackendExt: Backend {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) at the context's deadline, with the last status in
-    /// its text; [`ErrorKind::NotRunning`](crate::ErrorKind::NotRunning) at once if the slot has failed or is stopped.
+    /// [`ErrorKind::Timeout`] at the context's deadline, with the last status in
+    /// its text; [`ErrorKind::NotRunning`] at once if the slot has failed or is stopped.
     fn wait_ready(&self, ctx: &OpCtx, slot: &dyn SlotRef, ready: &Ready) -> impl Future<Output = Result<()>> + Send {
         async move {
             let begun = tokio::time::Instant::now();
@@ -102,10 +106,10 @@ pub trait BackendExt: Backend {
                 seen = format!("{} {}", status.state, status.detail);
                 match status.state {
                     SlotState::Absent => {
-                        return Err(Error::new(crate::ErrorKind::UnknownSlot, "wait for the node"));
+                        return Err(Error::new(ErrorKind::UnknownSlot, "wait for the node"));
                     }
                     SlotState::Failed | SlotState::Stopped | SlotState::Prepared => {
-                        return Err(Error::new(crate::ErrorKind::NotRunning, "wait for the node").with_detail(seen));
+                        return Err(Error::new(ErrorKind::NotRunning, "wait for the node").with_detail(seen));
                     }
                     _ => {}
                 }
@@ -149,6 +153,44 @@ pub trait BackendExt: Backend {
             let content = ctx.bound("read a log", stream.read_all(limit)).await;
             let content = content.map_err(|error| error.with_effect(Effect::None))?;
             Ok(String::from_utf8_lossy(&content).into_owned())
+        }
+    }
+
+    /// A context like `ctx` whose calls on `slot` also tell what they do to the receiver, and the receiver. Where
+    /// `ctx` sends its events gets them too; when `capacity` events wait in the receiver, newer ones are dropped.
+    fn events(&self, ctx: &OpCtx, slot: &dyn SlotRef, capacity: usize) -> (OpCtx, mpsc::Receiver<Event>) {
+        let (own, receiver) = EventSink::channel(capacity);
+        let (slot, before) = (slot.slot().clone(), ctx.events().clone());
+        let both = EventSink::new(move |event| {
+            if event.slot == slot {
+                own.emit(event.clone());
+            }
+            before.emit(event);
+        });
+        (ctx.clone().with_events(both), receiver)
+    }
+
+    /// What the slot uses of its host: the counters of the control group that its main process is in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Backend::status`]; [`ErrorKind::UnknownSlot`], [`ErrorKind::NotRunning`];
+    /// [`ErrorKind::Unsupported`] if the backend names no main process or the host has no unified control groups.
+    fn stats(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> impl Future<Output = Result<SlotStats>> + Send {
+        async move {
+            const READ: &str = "read what the slot uses";
+            let status = self.status(ctx, slot).await?;
+            let pid = match status.main_pid {
+                _ if status.state == SlotState::Absent => return Err(Error::new(ErrorKind::UnknownSlot, READ)),
+                _ if !status.running() => return Err(Error::new(ErrorKind::NotRunning, READ)),
+                Some(pid) => pid,
+                None => return Err(Error::new(ErrorKind::Unsupported, READ).with_detail("no main process is known")),
+            };
+            let read = async {
+                let read = tokio::task::spawn_blocking(move || SlotStats::of_process(pid)).await;
+                read.unwrap_or_else(|cause| Err(Error::new(ErrorKind::Transport, READ).because(cause)))
+            };
+            ctx.bound(READ, read).await.map_err(|error| error.with_effect(Effect::None))
         }
     }
 }

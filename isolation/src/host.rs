@@ -31,6 +31,8 @@ pub struct HostCommand {
     pub max_output: usize,
     /// The arguments are somebody else's, a tenant's command for example, and no error may show them.
     pub private: bool,
+    /// The user and the group it runs as; the caller's own if absent.
+    pub ids: Option<(u32, u32)>,
 }
 
 impl HostCommand {
@@ -49,6 +51,7 @@ impl HostCommand {
             timeout: None,
             max_output: 1024 * 1024,
             private: false,
+            ids: None,
         }
     }
 
@@ -84,6 +87,13 @@ impl HostCommand {
     #[must_use]
     pub fn with_private_args(mut self) -> Self {
         self.private = true;
+        self
+    }
+
+    /// Sets user and group, without supplementary groups; only root may.
+    #[must_use]
+    pub fn with_ids(mut self, uid: u32, gid: u32) -> Self {
+        self.ids = Some((uid, gid));
         self
     }
 
@@ -190,6 +200,10 @@ impl SystemRunner {
             .env("LC_ALL", "C")
             .envs(command.env.iter().map(|(key, value)| (key, value)))
             .current_dir(command.cwd.as_deref().unwrap_or(Path::new("/")));
+        if let Some((uid, gid)) = command.ids {
+            // The standard library drops the supplementary groups before it changes the user.
+            ready.uid(uid).gid(gid);
+        }
         Ok(ready)
     }
 }

@@ -96,6 +96,7 @@ mod requirements;
 mod slot;
 mod source;
 mod spec;
+mod stats;
 mod status;
 mod wire;
 
@@ -130,6 +131,7 @@ pub use requirements::{CommandReq, KernelReq, Requirements};
 pub use slot::{SlotName, SlotPair, SlotRef};
 pub use source::{DirSource, PreparedSource, RootfsSource, TarSource, UnpackLimits};
 pub use spec::{IgnoredGrant, NodeSpec, PrepareReport};
+pub use stats::SlotStats;
 pub use status::{SlotState, Status, UnitStatus};
 
 #[doc(hidden)]

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
 use crate::{Effect, Error, ErrorKind, Event, EventSink, OpId, Operation, Phase, Result, SlotName};
 
@@ -57,15 +58,23 @@ pub struct OpCtx {
     deadline: Instant,
     cancel: Cancel,
     events: EventSink,
+    span: Span,
 }
 
 impl OpCtx {
-    /// A call that may take `limit` from now on. There is no call without a deadline.
+    /// A call that may take `limit` from now on, traced below the span that is entered now. There is no call without a
+    /// deadline.
     pub fn new(limit: Duration) -> Self {
         let begun = Instant::now();
         // A century is the same as for ever, and can be added to any instant.
         let limit = limit.min(Duration::from_secs(100 * 365 * 86_400));
-        Self { begun, deadline: begun + limit, cancel: Cancel::new(), events: EventSink::default() }
+        Self {
+            begun,
+            deadline: begun + limit,
+            cancel: Cancel::new(),
+            events: EventSink::default(),
+            span: Span::current(),
+        }
     }
 
     /// Sets what cancels the call.
@@ -133,8 +142,8 @@ impl OpCtx {
         }
     }
 
-    /// Runs one lifecycle call: bounded as by [`bound`](Self::bound), with an event at its start and one
-    /// at its end.
+    /// Runs one lifecycle call: bounded as by [`bound`](Self::bound), in a tracing span of its own below the context's,
+    /// with an event at its start and one at its end.
     ///
     /// A future dropped half-way ends with a `Failed` event of kind "cancelled".
     ///
@@ -148,8 +157,9 @@ impl OpCtx {
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         let mut scope = Scope { ctx: self, op_id: OpId::next(), operation, slot, ended: false };
+        let span = tracing::info_span!(parent: &self.span, "lifecycle", %operation, %slot, op_id = %scope.op_id);
         scope.emit(Phase::Started);
-        let done = self.bound(&format!("{operation} the slot"), work).await;
+        let done = self.bound(&format!("{operation} the slot"), work.instrument(span)).await;
         scope.ended = true;
         match &done {
             Ok(_) => scope.emit(Phase::Finished),

@@ -81,7 +81,11 @@ impl Machine {
 
     fn remove(&self, path: &str) {
         let path = self.dir.path().join(path);
-        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+        if path.is_dir() && !path.is_symlink() {
+            fs::remove_dir_all(path).unwrap()
+        } else {
+            fs::remove_file(path).unwrap()
+        }
     }
 
     fn view(&self) -> HostView {
@@ -212,22 +216,66 @@ async fn each_check_finds_its_fault() {
     }
 }
 
-#[tokio::test]
-async fn a_good_gpu_passes() {
-    let machine = Machine::good();
+/// What `nvidia-smi` prints for one GPU, whatever it is asked.
+const SMI: &str = "GPU 0: H100 (UUID: GPU-1)\nEnabled";
+
+/// A machine with a GPU whose driver is wholly there.
+fn gpu_machine() -> Machine {
+    let mut machine = Machine::good();
     machine.put("sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
     machine.put("sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
     symlink("/drivers/nvidia", machine.dir.path().join("sys/bus/pci/devices/0000:01:00.0/driver")).unwrap();
-    for file in
-        ["sys/module/nvidia/x", "sys/module/nvidia_modeset/x", "sys/module/nvidia_uvm/x", "sys/module/nvidia_drm/x"]
-    {
+    for module in ["nvidia", "nvidia_modeset", "nvidia_uvm", "nvidia_drm"] {
+        machine.put(&format!("sys/module/{module}/x"), "");
+    }
+    for file in ["dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia0", "usr/lib64/libcuda.so.1"] {
         machine.put(file, "");
     }
-    for node in ["dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia0"] {
-        machine.put(node, "");
-    }
-    let report = machine.check(input()).await;
+    machine.programs.push(("nvidia-smi", SMI));
+    machine.programs.push(("ldconfig", "\tlibnvidia-ml.so.1 (libc6,x86-64) => /opt/lib/libnvidia-ml.so.1\n"));
+    machine
+}
+
+#[tokio::test]
+async fn a_good_gpu_passes() {
+    let report = gpu_machine().check(input()).await;
     assert!(report.success(), "{report}");
+    let of_gpu: Vec<_> = report.results.iter().filter(|r| r.name == "nvidia-driver").collect();
+    assert!(of_gpu.len() == 2 && of_gpu.iter().all(|r| r.severity == Severity::Ok), "{report}");
+}
+
+#[tokio::test]
+async fn each_part_of_a_gpu_driver_is_missed() {
+    type Change = fn(&mut Machine);
+    fn smi(machine: &mut Machine, text: Option<&'static str>) {
+        machine.programs.retain(|program| program.0 != "nvidia-smi");
+        machine.programs.extend(text.map(|text| ("nvidia-smi", text)));
+    }
+    let table: &[(&str, Severity, Change)] = &[
+        ("0000:01:00.0", Severity::Error, |m| m.remove("sys/bus/pci/devices/0000:01:00.0/driver")),
+        ("nvidia_uvm", Severity::Error, |m| m.remove("sys/module/nvidia_uvm")),
+        ("nvidiactl", Severity::Error, |m| m.remove("dev/nvidiactl")),
+        ("GPU", Severity::Error, |m| m.remove("dev/nvidia0")),
+        ("libcuda.so.1", Severity::Error, |m| m.remove("usr/lib64/libcuda.so.1")),
+        ("libnvidia-ml.so.1", Severity::Error, |m| m.programs.retain(|program| program.0 != "ldconfig")),
+        ("nvidia-smi", Severity::Warning, |m| smi(m, None)),
+        ("nvidia-smi", Severity::Error, |m| smi(m, Some("No devices were found"))),
+        ("nvidia-smi", Severity::Warning, |m| {
+            m.put("sys/bus/pci/devices/0000:02:00.0/vendor", "0x10de\n");
+            m.put("sys/bus/pci/devices/0000:02:00.0/class", "0x030000\n");
+            symlink("/drivers/nvidia", m.dir.path().join("sys/bus/pci/devices/0000:02:00.0/driver")).unwrap();
+        }),
+        ("persistence mode", Severity::Warning, |m| smi(m, Some("GPU 0: H100\nDisabled"))),
+    ];
+    for (target, severity, change) in table {
+        let mut machine = gpu_machine();
+        change(&mut machine);
+        let report = machine.check(input()).await;
+        let bad: Vec<_> =
+            report.results.iter().filter(|r| r.name == "nvidia-driver" && r.severity != Severity::Ok).collect();
+        let found: Vec<_> = bad.iter().map(|r| (r.target.as_str(), r.severity)).collect();
+        assert_eq!(found, [(*target, *severity)], "{report}");
+    }
 }
 
 #[derive(Debug)]

@@ -92,6 +92,24 @@ fn unbind(target: &Path) -> bool {
     umount.is_ok_and(|output| output.status.success())
 }
 
+/// Makes everything below `dir` read-only until it is unbound.
+fn bind_read_only(dir: &Path) -> bool {
+    if !bind(dir, dir) {
+        return false;
+    }
+    let remount = std::process::Command::new("mount").args(["-o", "remount,bind,ro"]).arg(dir).output();
+    let done = remount.is_ok_and(|output| output.status.success());
+    if !done {
+        unbind(dir);
+    }
+    done
+}
+
+/// Whether commands can run as somebody else.
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
 /// Whether this test may mount.
 fn can_mount() -> bool {
     static CAN: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
@@ -140,7 +158,11 @@ impl Harness for Fake {
         caps.fault_manager_away = true;
         caps.fault_half_root = true;
         caps.fault_stale_registration = true;
+        // Some of what the fake does only root may do.
+        caps.exec_user = is_root();
+        caps.devices_usable = std::fs::File::open("/dev/kmsg").is_ok();
         caps.fault_foreign_mount = can_mount();
+        caps.fault_no_space = can_mount();
         caps
     }
 
@@ -205,6 +227,12 @@ impl Harness for Fake {
                 let target = target.to_path_buf();
                 undo(move || {
                     unbind(&target);
+                })
+            }
+            Fault::NoSpace if bind_read_only(self.dir.path()) => {
+                let dir = self.dir.path().to_path_buf();
+                undo(move || {
+                    unbind(&dir);
                 })
             }
             _ => None,

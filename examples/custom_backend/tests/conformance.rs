@@ -2,36 +2,39 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use conformance::isolation::{Caps, Fault, Footprint, Harness, Setup};
-use custom_backend::Watched;
-use isolation::fake::FakeBackend;
-use isolation::{Backend, Mode, NodeSpec, SlotName, SlotPair, async_trait};
+use custom_backend::Bays;
+use isolation::{Backend, HostCommand, Mode, NodeSpec, OpCtx, SlotLocks, SlotName, SlotPair, async_trait};
 
-/// A directory of its own for each case. What is not claimed is listed as not applicable.
+/// A directory of its own for each case.
 struct Mine {
     dir: tempfile::TempDir,
-    inner: FakeBackend,
+    bays: Arc<Bays>,
 }
 
 #[async_trait]
 impl Harness for Mine {
     fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(Watched::new(Arc::new(self.inner.clone()), self.dir.path().join("not-now")))
+        Arc::<Bays>::clone(&self.bays)
     }
 
     fn mode(&self) -> Mode {
-        Mode::Nspawn
+        Mode::None
     }
 
+    /// What is not claimed is listed as not applicable: commands as another user, mounts and devices of its own, and the
+    /// faults that this harness can't bring about.
     fn caps(&self) -> Caps {
         let mut caps = Caps::default();
         caps.exclusive = true;
         caps.stream_exec = true;
         caps.signal_status = true;
         caps.logs_when_stopped = true;
-        caps.mounts_visible = true;
         caps.main_pid = true;
+        caps.fault_hold_lock = true;
+        caps.fault_half_root = true;
         caps
     }
 
@@ -54,22 +57,35 @@ impl Harness for Mine {
     }
 
     async fn emit_log(&self, slot: &SlotName, unit: &str, line: &str) {
-        self.inner.emit(slot, unit, line);
+        self.bays.write_log(slot, unit, line);
     }
 
     fn executed(&self) -> Vec<String> {
         Vec::new()
     }
 
-    async fn inject(&self, _: Fault<'_>) -> Option<Box<dyn Any + Send>> {
-        None
+    async fn inject(&self, fault: Fault<'_>) -> Option<Box<dyn Any + Send>> {
+        match fault {
+            Fault::HoldLock(slot) => {
+                let ctx = OpCtx::new(Duration::from_secs(5));
+                Some(Box::new(SlotLocks::new(self.dir.path()).acquire(&ctx, slot).await.ok()?))
+            }
+            Fault::HalfRoot(slot) => {
+                let root = self.dir.path().join(slot.as_str());
+                std::fs::create_dir_all(root.join("etc")).ok()?;
+                std::fs::write(root.join("half-done"), "").ok()?;
+                Some(Box::new(()))
+            }
+            _ => None,
+        }
     }
 }
 
 fn main() -> std::process::ExitCode {
-    conformance::main(Setup::new("watched", || async {
+    conformance::main(Setup::new("bays", || async {
         let dir = tempfile::tempdir().expect("a test machine has a temporary directory");
-        let inner = FakeBackend::stateful(dir.path(), SlotPair::default());
-        Ok(Arc::new(Mine { dir, inner }) as Arc<dyn Harness>)
+        let main = HostCommand::new("sh", ["-c", "echo up; exec sleep infinity"]);
+        let bays = Arc::new(Bays::new(dir.path(), SlotPair::default(), main));
+        Ok(Arc::new(Mine { dir, bays }) as Arc<dyn Harness>)
     }))
 }

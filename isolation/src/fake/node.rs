@@ -40,10 +40,15 @@ pub(super) fn fill(root: &NodeFs) -> Result<()> {
     root.write_atomic(&node_path!("/etc/hostname"), 0o644, b"fake\n")
 }
 
-/// Makes mounts visible, as links: the fake has no mounts of its own.
-pub(super) fn link_mounts(root: &NodeFs, grants: &[Grant]) -> Result<()> {
-    for grant in grants {
-        if let (GrantKind::Mount, Some(source), Some(target)) = (grant.kind(), grant.source(), grant.target()) {
+/// Whether a grant becomes a link: the fake has no mounts of its own.
+fn is_linked(grant: &Grant) -> bool {
+    matches!(grant.kind(), GrantKind::Mount | GrantKind::Device)
+}
+
+/// Makes mounts and devices visible, as links.
+pub(super) fn link(root: &NodeFs, grants: &[Grant]) -> Result<()> {
+    for grant in grants.iter().filter(|grant| is_linked(grant)) {
+        if let (Some(source), Some(target)) = (grant.source(), grant.target()) {
             if let Some(parent) = target.parent() {
                 root.create_dir_all(&parent, 0o755)?;
             }
@@ -54,8 +59,8 @@ pub(super) fn link_mounts(root: &NodeFs, grants: &[Grant]) -> Result<()> {
 }
 
 /// Removes the links of `grants`.
-pub(super) fn unlink_mounts(root: &NodeFs, grants: &[Grant]) -> Result<()> {
-    for grant in grants.iter().filter(|grant| grant.kind() == GrantKind::Mount) {
+pub(super) fn unlink(root: &NodeFs, grants: &[Grant]) -> Result<()> {
+    for grant in grants.iter().filter(|grant| is_linked(grant)) {
         if let Some(target) = grant.target() {
             root.remove(&target)?;
         }
@@ -63,23 +68,30 @@ pub(super) fn unlink_mounts(root: &NodeFs, grants: &[Grant]) -> Result<()> {
     Ok(())
 }
 
-/// What becomes of each grant: mounts are applied, devices are the host's own anyway, and library
-/// directories are applied.
+/// What becomes of each grant: what has a place in the node is applied; a class of devices has none.
 pub(super) fn sort_grants(grants: &[Grant]) -> (Vec<usize>, Vec<IgnoredGrant>) {
     let (mut applied, mut ignored) = (Vec::new(), Vec::new());
     for (index, grant) in grants.iter().enumerate() {
-        match grant.kind() {
-            GrantKind::Device => {
-                ignored.push(IgnoredGrant::new(
-                    index,
-                    GrantKind::Device,
-                    "commands run on the host and see its devices",
-                ));
+        match grant {
+            Grant::DeviceClass(_) => {
+                let why = "commands run on the host and may use its devices";
+                ignored.push(IgnoredGrant::new(index, GrantKind::Device, why));
             }
             _ => applied.push(index),
         }
     }
     (applied, ignored)
+}
+
+/// The user and the group of `user`, a name or a number, as the host knows them: the fake's commands run on the host.
+pub(super) fn user_ids(user: &str) -> Option<(u32, u32)> {
+    let list = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let known = list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, uid, gid) = (fields.next()?, fields.nth(1)?, fields.next()?);
+        (name == user || uid == user).then(|| Some((uid.parse().ok()?, gid.parse().ok()?)))
+    });
+    known.flatten().or_else(|| if user == "root" { Some((0, 0)) } else { None })
 }
 
 /// Reads a file of the fake's own directory; absence is `None`.

@@ -12,8 +12,8 @@ use super::marked::{self, MARK};
 use super::{FakeRoot, node};
 use crate::{
     Cancel, Effect, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, HostCommand, HostRunner, LogOptions, LogStream,
-    NodeFs, NodePath, NodeRoot, NodeSpec, OpCtx, PrepareReport, Requirements, Result, SlotLocks, SlotName, SlotPair,
-    SlotState, Status, SystemRunner, UnitName, mounts_below,
+    NodeFs, NodePath, NodeRoot, NodeSpec, OpCtx, PrepareReport, Reason, Requirements, Result, SlotLocks, SlotName,
+    SlotPair, SlotState, Status, SystemRunner, UnitName, mounts_below,
 };
 
 /// Below the directory: `<slot>/` is the root, `<slot>.conf` the configuration, `<slot>.json` the spec and
@@ -147,10 +147,10 @@ impl Stateful {
             Some(before) => {
                 let before: NodeSpec = serde_json::from_slice(before)
                     .map_err(|cause| Error::new(ErrorKind::Corrupt, "read a spec").because(cause))?;
-                node::unlink_mounts(&root.fs()?, &before.grants)?;
+                node::unlink(&root.fs()?, &before.grants)?;
             }
         }
-        node::link_mounts(&root.fs()?, &spec.grants)?;
+        node::link(&root.fs()?, &spec.grants)?;
         own.write_atomic(&name(".conf")?, 0o644, conf.as_bytes())?;
         own.write_atomic(&name(".json")?, 0o644, &wanted)?;
         Ok(true)
@@ -294,7 +294,9 @@ impl Stateful {
             Some(node) => node.ended.clone(),
             None => return Err(Error::new(ErrorKind::NotRunning, RUN)),
         };
-        if spec.user.as_deref().is_some_and(|user| user != "root") {
+        let ids = spec.user.as_deref().map(|user| node::user_ids(user).ok_or_else(|| no_user(RUN))).transpose()?;
+        let ids = ids.filter(|(uid, _)| *uid != 0);
+        if ids.is_some() && !rustix::process::geteuid().is_root() {
             return Err(Error::new(ErrorKind::Unsupported, RUN).with_field("user"));
         }
         let mark = format!("{}:{}", self.mark(slot), self.instances.fetch_add(1, Ordering::Relaxed));
@@ -307,6 +309,7 @@ impl Stateful {
         let cwd = spec.cwd.clone().unwrap_or_else(NodePath::root);
         command = command.with_cwd(root.inside(&cwd)).with_stdin(spec.stdin.clone());
         command.timeout = spec.timeout;
+        command.ids = ids;
         Ok((command, ended, mark))
     }
 
@@ -344,6 +347,10 @@ impl Stateful {
         }
         Ok(self.journal.open(slot, options))
     }
+}
+
+fn no_user(operation: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, operation).with_field("user").with_reason(Reason::Unknown)
 }
 
 /// Ends what a command that was cut short has started.

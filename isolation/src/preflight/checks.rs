@@ -52,7 +52,7 @@ pub(super) fn all() -> Vec<Box<dyn Check>> {
         Box::new(Plain("selinux-apparmor", kernel::security_modules)),
         Box::new(Plain("port-conflicts", deployment::ports)),
         Box::new(Plain("foreign-kubelet", deployment::foreign_kubelet)),
-        Box::new(Plain("nvidia-driver", devices::nvidia)),
+        Box::new(devices::Nvidia),
         Box::new(Plain("grants", devices::grants)),
         Box::new(Plain("pair-consistency", deployment::pair)),
         Box::new(Plain("mode-opt-in", deployment::opt_in)),

@@ -111,11 +111,20 @@ async fn killed_from_outside(bed: B) -> Outcome {
 
 async fn no_space(bed: B) -> Outcome {
     let slot = bed.a();
+    bed.prepare(&slot).await?;
+    let whole: Vec<String> = bed.footprint().await.things().map(str::to_owned).collect();
+    bed.destroy(&slot).await?;
     let full = bed.inject(Fault::NoSpace).await?;
     let spec = bed.spec(&slot);
-    refused("preparing without space", bed.backend().prepare(&bed.ctx(), &spec).await.map(drop), ErrorKind::Io)?;
+    let prepared = bed.backend().prepare(&bed.ctx(), &spec).await.map(drop);
+    let error = refused("preparing without space", prepared, ErrorKind::Io)?;
+    ensure(error.path().is_some(), "the error", "the path that can't be written", || format!("{error:?}"))?;
+    bed.state("after the refused `prepare`", &slot, &[SlotState::Absent]).await?;
     drop(full);
+    bed.state("once there is space", &slot, &[SlotState::Absent]).await?;
     bed.prepare(&slot).await?;
+    let again: Vec<String> = bed.footprint().await.things().map(str::to_owned).collect();
+    equal("what is there after preparing again", again, whole)?;
     bed.start(&slot).await
 }
 

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use futures::future::join_all;
-use isolation::{Cancel, ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase};
+use isolation::{Cancel, ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase, SlotState};
 
 use super::super::Fault;
 use super::super::bed::{none, ok, refused};
@@ -85,13 +85,30 @@ async fn one_after_the_other(bed: B) -> Outcome {
     let running = bed.status(&slot).await?.running();
     let command = bed.exec(&slot, &ExecSpec::new(["true"])).await;
     match (running, command) {
-        (true, Ok(_)) => Ok(()),
-        (false, Err(error)) if error.kind() == ErrorKind::NotRunning => Ok(()),
+        (true, Ok(_)) => {}
+        (false, Err(error)) if error.kind() == ErrorKind::NotRunning => {}
         (running, command) => {
             let got = format!("running: {running}, a command: {command:?}");
-            Err(Failure::new("after eight calls at once", "a status and a command that agree", got))
+            return Err(Failure::new("after eight calls at once", "a status and a command that agree", got));
         }
     }
+    // Restarts one after the other, in whatever order, end with a node that runs; each of them when its own has begun.
+    bed.start(&slot).await?;
+    for _ in 0..3 {
+        let calls = (0..6).map(|n| {
+            let (bed, slot) = (Arc::clone(&bed), slot.clone());
+            async move {
+                match n % 3 {
+                    0 => ok("starting beside restarts", bed.backend().start(&bed.ctx(), &slot).await),
+                    _ => ok("restarting beside others", bed.backend().restart(&bed.ctx(), &slot).await),
+                }
+            }
+        });
+        join_all(calls).await.into_iter().collect::<Outcome<Vec<()>>>()?;
+        bed.state("after six starts and restarts at once", &slot, &[SlotState::Running, SlotState::Degraded]).await?;
+        bed.sh(&slot, "true").await?;
+    }
+    Ok(())
 }
 
 async fn busy_at_the_deadline(bed: B) -> Outcome {

@@ -119,6 +119,7 @@ fn inputs() -> Vec<Mutant> {
             }
         }),
         changed("input is lost", &["exec::input_arrives"], |spec| spec.stdin = Bytes::new()),
+        changed("the user is ignored", &["exec::user"], |spec| spec.user = None),
         changed("variables are lost", &["exec::environment_arrives"], |spec| spec.env.clear()),
         changed("the directory is lost", &["exec::directory_arrives"], |spec| spec.cwd = None),
         changed("the caller's variables leak", &["exec::environment_is_clean"], |spec| {

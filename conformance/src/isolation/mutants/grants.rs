@@ -71,6 +71,10 @@ fn grants() -> Vec<Mutant> {
             grants.retain(|grant| grant.kind() != GrantKind::Mount);
             grants
         }),
+        asked("devices are only noted", &["grants::devices_are_usable"], |_, mut grants| {
+            grants.retain(|grant| grant.kind() != GrantKind::Device);
+            grants
+        }),
         Mutant::new(
             "paths are declared that are not written",
             &["requirements::paths_are_declared", "requirements::prepare_writes_where_declared"],

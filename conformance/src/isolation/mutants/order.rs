@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use isolation::{Cancel, DirRoot, Error, ErrorKind, EventSink, NodeRoot, OpCtx, PrepareReport, Result, SlotState};
+use isolation::{
+    Cancel, DirRoot, Error, ErrorKind, EventSink, NodeRoot, OpCtx, PrepareReport, Result, SlotState, Status,
+};
 
 use super::Mutant;
 use super::hooks::Hooks;
@@ -155,6 +157,33 @@ fn faults() -> Vec<Mutant> {
                     false => i.backend().start(&ctx, &slot).await,
                 }
             }),
+        ),
+        Mutant::new(
+            "a full disk is a broken transport",
+            &["faults::no_space"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                let prepared = i.backend().prepare(&ctx, &spec).await;
+                prepared.map_err(|error| match error.kind() {
+                    ErrorKind::Io => Error::new(ErrorKind::Transport, "prepare the slot"),
+                    _ => error,
+                })
+            }),
+        ),
+        Mutant::new(
+            "a root that did not fit is called prepared",
+            &["faults::no_space"],
+            Hooks::new()
+                .prepare(|i, ctx, spec| async move {
+                    let prepared = i.backend().prepare(&ctx, &spec).await;
+                    i.remember("full", prepared.is_err());
+                    prepared
+                })
+                .status(|i, ctx, slot| async move {
+                    match i.recall("full") {
+                        Some(true) => Ok(Status::new(SlotState::Prepared)),
+                        _ => i.backend().status(&ctx, &slot).await,
+                    }
+                }),
         ),
         Mutant::new(
             "stopping without a service manager succeeds",

@@ -1,7 +1,9 @@
 //! Devices, drivers and what the grants ask for.
 
-use crate::preflight::{Finding, HostView, Input};
-use crate::{DeviceRule, Grant};
+use async_trait::async_trait;
+
+use crate::preflight::{Check, Finding, HostView, Input, Severity};
+use crate::{DeviceRule, Grant, OpCtx};
 
 /// Whether a PCI device is a display controller of NVIDIA.
 fn is_nvidia(host: &HostView, device: &str) -> bool {
@@ -9,13 +11,58 @@ fn is_nvidia(host: &HostView, device: &str) -> bool {
     read("vendor").trim() == "0x10de" && read("class").trim().starts_with("0x03")
 }
 
-pub(super) fn nvidia(host: &HostView, _: &Input) -> Vec<Finding> {
-    let gpus: Vec<_> = host.list("/sys/bus/pci/devices").into_iter().filter(|d| is_nvidia(host, d)).collect();
-    if gpus.is_empty() {
-        return Vec::new();
+/// The driver of NVIDIA's GPUs, if the host has any: bound, loaded, with its nodes and libraries, answering.
+#[derive(Debug)]
+pub(super) struct Nvidia;
+
+#[async_trait]
+impl Check for Nvidia {
+    fn name(&self) -> &str {
+        "nvidia-driver"
     }
+
+    async fn run(&self, ctx: &OpCtx, host: &HostView, _: &Input) -> Vec<Finding> {
+        let view = host.clone();
+        let looked = tokio::task::spawn_blocking(move || (gpus(&view), driver_files(&view))).await;
+        let Ok((gpus, mut found)) = looked else { return vec![Finding::error("check", "the check itself failed")] };
+        if gpus == 0 {
+            return Vec::new();
+        }
+        found.extend(libraries(host, host.ask(ctx, "ldconfig", ["-p"]).await.as_deref().unwrap_or_default()));
+        // Asking a driver that is not wholly there would have its tools load modules and make nodes: that is a change.
+        if found.iter().any(|finding| finding.severity == Severity::Error) {
+            return found;
+        }
+        if !host.has_program("nvidia-smi") {
+            found.push(Finding::warning("nvidia-smi", "is missing"));
+            return found;
+        }
+        let list = host.ask(ctx, "nvidia-smi", ["-L"]).await;
+        let listed = list.iter().flat_map(|list| list.lines()).filter(|line| line.starts_with("GPU ")).count();
+        match list {
+            None => found.push(Finding::error("nvidia-smi", "fails")),
+            Some(_) if listed == 0 => found.push(Finding::error("nvidia-smi", "lists no GPU")),
+            Some(_) if listed < gpus => {
+                found.push(Finding::warning("nvidia-smi", format!("lists {listed} GPUs, and the host has {gpus}")));
+            }
+            Some(_) => found.push(Finding::ok("nvidia-smi")),
+        }
+        let query = ["--query-gpu=persistence_mode", "--format=csv,noheader"];
+        let modes = host.ask(ctx, "nvidia-smi", query).await.unwrap_or_default();
+        if modes.lines().any(|mode| mode.trim() == "Disabled") {
+            found.push(Finding::warning("persistence mode", "is off: the driver unloads its state between jobs"));
+        }
+        found
+    }
+}
+
+fn gpus(host: &HostView) -> usize {
+    host.list("/sys/bus/pci/devices").iter().filter(|device| is_nvidia(host, device)).count()
+}
+
+fn driver_files(host: &HostView) -> Vec<Finding> {
     let mut found = Vec::new();
-    for gpu in gpus {
+    for gpu in host.list("/sys/bus/pci/devices").into_iter().filter(|device| is_nvidia(host, device)) {
         let driver = host.path(format!("/sys/bus/pci/devices/{gpu}/driver")).read_link().ok();
         let bound = driver.is_some_and(|driver| driver.file_name().is_some_and(|name| name == "nvidia"));
         found.push(if bound { Finding::ok(gpu) } else { Finding::error(gpu, "is not bound to the nvidia driver") });
@@ -36,10 +83,16 @@ pub(super) fn nvidia(host: &HostView, _: &Input) -> Vec<Finding> {
     if !host.list("/dev").iter().any(numbered) {
         found.push(Finding::error("GPU", "has no device node"));
     }
-    if !host.has_program("nvidia-smi") {
-        found.push(Finding::warning("nvidia-smi", "is missing"));
-    }
     found
+}
+
+/// The two libraries that every GPU container needs, as the linker's cache or the usual directories have them.
+fn libraries(host: &HostView, ldconfig: &str) -> Vec<Finding> {
+    let dirs = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let cached = |name: &str| ldconfig.lines().any(|line| line.split_whitespace().next() == Some(name));
+    let there = |name: &str| cached(name) || dirs.iter().any(|dir| host.exists(format!("{dir}/{name}")));
+    let missing = ["libcuda.so.1", "libnvidia-ml.so.1"].into_iter().filter(|name| !there(name));
+    missing.map(|name| Finding::error(name, "is not among the host's libraries")).collect()
 }
 
 pub(super) fn grants(host: &HostView, input: &Input) -> Vec<Finding> {
