@@ -145,7 +145,7 @@ pub(crate) fn join_and_end(tools: &Tools, join: &[PathBuf]) -> Vec<OsString> {
 }
 
 /// Leaves the caller behind, in as few programs as it takes. Who has no terminal needs no session of its own, only the process group
-/// that [`Spawner`](crate::spawn::Spawner) gives it.
+/// that [`spawn`](crate::spawn::Spawner::spawn) gives it.
 fn launch(tools: &Tools, prelude: Prelude<'_>) -> Vec<OsString> {
     let Prelude { inherited, join } = prelude;
     let mut argv = Vec::new();
