@@ -2,6 +2,7 @@
 //!
 //! `CONFORMANCE_K8S_NAMESPACE` is where (`default` unless the context says otherwise), `CONFORMANCE_K8S_IMAGE` what sandboxes are made
 //! from, `CONFORMANCE_K8S_NET_SETUP_IMAGE` the image that cuts the network off.
+#![allow(clippy::print_stderr, reason = "it says what it will make before it does")]
 
 use std::process::ExitCode;
 use std::sync::Arc;
