@@ -248,5 +248,9 @@ impl Harness for Fake {
 
 /// A fake of its own for each case.
 pub(crate) fn setup() -> Setup {
-    Setup::new("fake", || async { Ok(Arc::new(Fake::new()) as Arc<dyn Harness>) })
+    Setup::new("fake", || async { Ok(harness()) })
+}
+
+pub(crate) fn harness() -> Arc<dyn Harness> {
+    Arc::new(Fake::new())
 }
