@@ -10,10 +10,10 @@ use conformance::isolation::{Caps, cases, unseen};
 use conformance::{Factory, Options, Probe, Verdict};
 use futures::StreamExt;
 
-/// Cases that never apply to the fake, each with the reason why its mutant can't be run here.
+/// Cases that never apply to the fake, each with the reason why its mutant is not run here.
 const UNPROVED: &[(&str, &str)] = &[(
     "grants::read_only",
-    "the fake makes mounts visible as links, and no link keeps root from writing; it needs a mount namespace per slot",
+    "the fake makes mounts visible as links, and no link keeps root from writing; `isolation_mounts.rs` runs it on real mounts",
 )];
 
 /// Cases that apply to the fake where it runs with enough privilege.

@@ -47,22 +47,91 @@
 //!   something else than 0 is a value, not an error.
 //! * Which modes a program can operate is its own [`ModeTable`].
 //!
+//! The mode `container` is experimental, and therefore opt-in in whoever's table it stands.
+//!
 //! # Writing a fourth mode
 //!
-//! 1. Implement [`Backend`]. Its documentation is the contract; each sentence of its lists is a rule. The
-//!    source of [`fake`] is the smallest backend that keeps them all.
-//! 2. Take what touches the host as arguments: a [`HostRunner`] for programs, a [`NodeFs`] for files, a
-//!    [`RootfsSource`] for the root file system. Then your unit tests need no root.
-//! 3. Begin each lifecycle call with [`OpCtx::lifecycle`], which bounds it and emits its events, and hold a
-//!    [`SlotLocks`] guard while it works.
-//! 4. In `prepare`, write everything under another name, and the mark of a finished root last. In
-//!    `destroy`, remove the mark first, and ask [`mounts_below`] before you remove a tree.
-//! 5. Return logs through [`start_log_stream`], commands to talk to through [`ExecStream`].
-//! 6. Declare in [`Requirements`] every program you run and every path you write.
-//! 7. Run the suite of the crate `conformance`: one short test file. It quotes the sentence that is broken.
+//! The example `custom_backend` of this repository is one from end to end; [`fake`] is another. In this order:
 //!
-//! There are no default methods to forget in a wrapper; write `#[deny(clippy::missing_trait_methods)]` on
-//! yours all the same.
+//! **1. Give it an entry.** An application operates the modes that stand in its [`ModeTable`], and a mode is one entry: which
+//! [`Mode`], how its backend is made, whether it must be asked for. Nothing is registered anywhere else. A mode with a wire
+//! name of its own is also one variant of [`Mode`]; until it has one, an entry may put your backend under an existing name.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use isolation::fake::FakeBackend;
+//! use isolation::{Backend, Mode, ModeEntry, ModeTable};
+//!
+//! type Make = fn() -> Arc<dyn Backend>;
+//! let mine: Make = || Arc::new(FakeBackend::new().with_mode(Mode::None));
+//! let table = ModeTable::new().with(ModeEntry::new(Mode::None, mine).opt_in());
+//!
+//! let configured: Mode = "none".parse()?;
+//! let backend = table.get(configured, &[Mode::None])?();
+//! assert_eq!(backend.mode(), Mode::None);
+//! # Ok::<(), isolation::Error>(())
+//! ```
+//!
+//! **2. Take the host as arguments.** The constructor gets a [`HostRunner`] for programs, [`NodeFs`] roots for files and a
+//! [`RootfsSource`] for what is unpacked. [`SystemRunner`] is the real one; with one of your own, unit tests assert argument
+//! lists and files without root.
+//!
+//! **3. Decide what a slot is.** A root directory ([`DirRoot`], or your own [`NodeRoot`] if the path inside differs), a
+//! configuration, a running instance. Something on disk must say that the root is finished: that mark is written last and
+//! removed first, so that whatever a crash leaves is not taken for a root.
+//!
+//! **4. Write the lifecycle calls**: `prepare`, `start`, `stop`, `restart`, `destroy`. Each has the same shape:
+//!
+//! ```
+//! # use isolation::{OpCtx, Operation, Result, SlotLocks, SlotRef, Error, ErrorKind};
+//! # struct Mine { locks: SlotLocks }
+//! # impl Mine {
+//! # fn known(&self, _: &dyn SlotRef) -> Result<()> { Ok(()) }
+//! # async fn up(&self) -> Result<()> { Ok(()) }
+//! async fn start(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
+//!     // Bounds the call by deadline and cancel, and tells its beginning and its end.
+//!     ctx.lifecycle(Operation::Start, slot.slot(), async {
+//!         // What was never prepared is refused before anything is touched, locks included.
+//!         self.known(slot)?;
+//!         // One at a time, across processes; `Busy` at the deadline.
+//!         let _held = self.locks.acquire(ctx, slot.slot()).await?;
+//!         self.up().await
+//!     })
+//!     .await
+//! }
+//! # }
+//! ```
+//!
+//! The work may be dropped at any `await`, and the same call must then succeed. Validate the spec first, give every grant a
+//! place in the [`PrepareReport`], ask [`mounts_below`] before a tree is removed, and say with [`Error::with_effect`] when
+//! something was changed before a failure.
+//!
+//! **5. Write the calls that look**: `status`, `exec`, `exec_stream`, `logs`. They run under [`OpCtx::bound`] and take no
+//! lock. `exec` begins with [`ExecSpec::validate`]; a non-zero exit is a value. A journal is a command given to
+//! [`start_log_stream`], or a reader given to [`LogStream::from_reader`].
+//!
+//! **6. Be honest in [`Requirements`]**: every program you run, every path you write, every unit to start after. `prepare`
+//! refuses a host that lacks one, and [`preflight`] says so beforehand.
+//!
+//! **7. Run the suite** of the crate `conformance`: implement its `Harness` (how to make the backend, what is its on the host,
+//! which faults you can bring about, what you claim), and the test file is one `main`:
+//!
+//! ```text
+//! fn main() -> ExitCode { conformance::main(Setup::new("mine", || async { Ok(harness()) })) }
+//!
+//! cargo test --test conformance                    # everything you claim
+//! cargo test --test conformance -- lifecycle::     # one area
+//! ```
+//!
+//! What you do not claim is listed as not applicable, never as passed. Begin with no claims and add them one by one.
+//!
+//! **8. Read a failure.** It names the case (`order::cut_short_and_again`), the sentence of [`Backend`] that is broken, the
+//! step, what was wanted and what was there, and the last calls before it. Look the sentence up, then what the case does: its
+//! name is that of a function below `conformance/src/isolation/cases`. "Nothing left" failures list the files and processes
+//! that are too many. A failure while the slots are destroyed afterwards belongs to `destroy`, whatever the case was about.
+//!
+//! A wrapper around another backend needs steps 1 and 7 alone. There are no default methods to forget in it; write
+//! `#[deny(clippy::missing_trait_methods)]` on it all the same.
 #![cfg(target_os = "linux")]
 
 mod backend;

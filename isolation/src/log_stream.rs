@@ -297,6 +297,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn who_ended_it_first_decides() {
+        // It ended before anybody stopped it, though nobody has read so far.
+        let log = sh("echo gone >&2; exit 4");
+        let Source::Process(process) = &log.source else { panic!("a command's log") };
+        timeout(Duration::from_secs(10), async {
+            while !process.group.has_exited() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .unwrap();
+        let error = log.close().await.unwrap_err();
+        assert_eq!((error.kind(), error.status()), (ErrorKind::Command, Some(ExecStatus::Exited(4))));
+        // Both: it was cancelled, and its command failed as well.
+        let cancel = Cancel::new();
+        let mut log = sh("echo x; exit 3").with_cancel(&cancel);
+        assert_eq!(log.read_u8().await.unwrap(), b'x');
+        cancel.cancel();
+        assert_eq!(log.read(&mut [0; 8]).await.unwrap(), 0);
+        log.close().await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_chatty_standard_error_does_not_block() {
         let script = "head -c 1000000 /dev/zero | tr '\\0' x >&2; echo; echo end-of-stderr >&2; exit 2";
         let error = sh(script).read_all(100).await.unwrap_err();

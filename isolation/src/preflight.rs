@@ -45,6 +45,10 @@ pub struct Input {
     pub mode: Mode,
     /// Modes the caller has opted into.
     pub opted_in: Vec<Mode>,
+    /// Modes this program operates.
+    pub operated: Vec<Mode>,
+    /// The mode that an earlier installation wrote down, as it stands there.
+    pub recorded_mode: Option<String>,
     /// What the backend needs.
     pub requirements: Requirements,
     /// What the node will ask of the host.
@@ -77,6 +81,8 @@ impl Input {
         Self {
             mode,
             opted_in: Vec::new(),
+            operated: Mode::ALL.to_vec(),
+            recorded_mode: None,
             requirements,
             grants: Vec::new(),
             optional_grants: Vec::new(),

@@ -203,6 +203,12 @@ async fn each_check_finds_its_fault() {
         ("grants", "grant 1 (device for host-device)", Severity::Warning, |m, _| m.remove("proc/devices")),
         ("pair-consistency", "slots", Severity::Error, |_, i| i.active = i.pair.both().map(Clone::clone).to_vec()),
         ("pair-consistency", "slots", Severity::Error, |_, i| i.active = vec![SlotName::new("other").unwrap()]),
+        ("pair-consistency", "recorded mode", Severity::Ok, |_, i| i.recorded_mode = Some(String::new())),
+        ("pair-consistency", "recorded mode", Severity::Error, |_, i| i.recorded_mode = Some("vm".to_owned())),
+        ("pair-consistency", "recorded mode", Severity::Error, |_, i| {
+            i.recorded_mode = Some("none".to_owned());
+            i.operated = vec![Mode::Nspawn];
+        }),
         ("mode-opt-in", "mode container", Severity::Error, |_, i| i.mode = Mode::Container),
     ];
     for (name, target, severity, change) in table {

@@ -51,6 +51,8 @@ impl HostRunner for Recorder {
 
 struct Fake {
     dir: tempfile::TempDir,
+    /// Whether the directory has a file system of its own.
+    has_room: AtomicBool,
     backend: FakeBackend,
     runner: Arc<Recorder>,
 }
@@ -61,11 +63,19 @@ impl Fake {
         let runner = Arc::new(Recorder::default());
         let backend = FakeBackend::stateful(dir.path(), SlotPair::default());
         let backend = backend.with_runner(Arc::<Recorder>::clone(&runner));
-        Self { dir, backend, runner }
+        Self { dir, has_room: AtomicBool::new(false), backend, runner }
     }
 
     fn file(&self, slot: &SlotName, suffix: &str) -> PathBuf {
         self.dir.path().join(format!("{slot}.{suffix}"))
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        if self.has_room.load(Ordering::Relaxed) {
+            unbind(self.dir.path());
+        }
     }
 }
 
@@ -92,17 +102,10 @@ fn unbind(target: &Path) -> bool {
     umount.is_ok_and(|output| output.status.success())
 }
 
-/// Makes everything below `dir` read-only until it is unbound.
-fn bind_read_only(dir: &Path) -> bool {
-    if !bind(dir, dir) {
-        return false;
-    }
-    let remount = std::process::Command::new("mount").args(["-o", "remount,bind,ro"]).arg(dir).output();
-    let done = remount.is_ok_and(|output| output.status.success());
-    if !done {
-        unbind(dir);
-    }
-    done
+/// Gives the files below `dir` so much room, on a file system of their own.
+fn set_room(dir: &Path, options: &str) -> bool {
+    let mount = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir).output();
+    mount.is_ok_and(|output| output.status.success())
 }
 
 /// Whether commands can run as somebody else.
@@ -229,10 +232,13 @@ impl Harness for Fake {
                     unbind(&target);
                 })
             }
-            Fault::NoSpace if bind_read_only(self.dir.path()) => {
+            // Two pages: enough for a lock and the first file of a root, and for nothing more.
+            Fault::NoSpace if set_room(self.dir.path(), "size=8k,mode=700") => {
+                self.has_room.store(true, Ordering::Relaxed);
                 let dir = self.dir.path().to_path_buf();
+                // What did not fit stays there half-done.
                 undo(move || {
-                    unbind(&dir);
+                    set_room(&dir, "remount,size=64m");
                 })
             }
             _ => None,
@@ -242,5 +248,9 @@ impl Harness for Fake {
 
 /// A fake of its own for each case.
 pub(crate) fn setup() -> Setup {
-    Setup::new("fake", || async { Ok(Arc::new(Fake::new()) as Arc<dyn Harness>) })
+    Setup::new("fake", || async { Ok(harness()) })
+}
+
+pub(crate) fn harness() -> Arc<dyn Harness> {
+    Arc::new(Fake::new())
 }

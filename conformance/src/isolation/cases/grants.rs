@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use isolation::{DeviceClass, ErrorKind, Grant, GrantKind, HostPath, NodeSpec, Purpose, node_path};
+use isolation::{DeviceClass, ErrorKind, Grant, GrantKind, HostPath, NodePath, NodeSpec, Purpose, node_path};
 
 use super::super::bed::{none, ok, refused};
 use super::{B, Case};
@@ -148,8 +148,17 @@ async fn only_the_new_ones(bed: B) -> Outcome {
     let want = bed.harness().rendered(&slot).await;
     bed.destroy(&slot).await?;
     bed.prepare_with(&spec(&old)?).await?;
-    bed.prepare_with(&spec(&new)?).await?;
+    let (root, _) = bed.prepare_with(&spec(&new)?).await?;
     equal("what is rendered after the second `prepare`", bed.harness().rendered(&slot).await, want)?;
+    if bed.harness().caps().mounts_visible {
+        bed.start(&slot).await?;
+        let count = |target: NodePath| format!("ls -A '{}' 2>/dev/null | wc -l", root.inside(&target).display());
+        let (old, new) = (count(node_path!("/mnt/suite-old")), count(node_path!("/mnt/suite-new")));
+        equal("the files of a mount that is no longer granted", bed.sh(&slot, &old).await?.trim(), "0")?;
+        let seen = bed.sh(&slot, &new).await?;
+        ensure(seen.trim() != "0", "the files of the mount that is", "some", || seen.clone())?;
+        bed.stop(&slot).await?;
+    }
     bed.prepare_with(&bed.spec(&slot)).await?;
     let bare = bed.harness().rendered(&slot).await;
     ensure(!bare.contains("suite-"), "what is rendered without grants", "no grant", || bare.clone())

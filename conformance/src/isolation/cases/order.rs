@@ -2,12 +2,13 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Instant;
 
 use futures::future::join_all;
-use isolation::{Cancel, ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase, SlotState};
+use isolation::{Cancel, ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase, SlotName, SlotState};
 
 use super::super::Fault;
 use super::super::bed::{none, ok, refused};
@@ -15,6 +16,10 @@ use super::{B, Case, millis, secs};
 use crate::{Failure, Outcome, ensure, equal, within};
 
 const HELD: &str = "A lifecycle call on a slot that another process holds waits, and fails as `Busy` at its deadline.";
+
+/// The lifecycle calls, in an order in which all of them succeed.
+const LIFECYCLE: [Operation; 5] =
+    [Operation::Prepare, Operation::Start, Operation::Restart, Operation::Stop, Operation::Destroy];
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -108,7 +113,40 @@ async fn one_after_the_other(bed: B) -> Outcome {
         bed.state("after six starts and restarts at once", &slot, &[SlotState::Running, SlotState::Degraded]).await?;
         bed.sh(&slot, "true").await?;
     }
+    // Beside another process, where the harness can be one: nobody ends before it has let go, and then all do.
+    if bed.harness().caps().fault_hold_lock {
+        let held = bed.inject(Fault::HoldLock(&slot)).await?;
+        let released = AtomicBool::new(false);
+        let calls = LIFECYCLE.iter().filter(|operation| **operation != Operation::Destroy).map(|operation| {
+            let (bed, slot, released) = (Arc::clone(&bed), slot.clone(), &released);
+            async move {
+                let done = call(&bed, *operation, &bed.ctx(), &slot).await;
+                let waited = released.load(Ordering::Relaxed);
+                ensure(waited, &format!("{operation} of a held slot"), "that it waits", || crate::short(&done))?;
+                ok(&format!("{operation} of a slot that was released"), done)
+            }
+        });
+        let release = async {
+            tokio::time::sleep(millis(500)).await;
+            released.store(true, Ordering::Relaxed);
+            drop(held);
+        };
+        let (done, ()) = tokio::join!(join_all(calls), release);
+        done.into_iter().collect::<Outcome<Vec<()>>>()?;
+    }
     Ok(())
+}
+
+/// One lifecycle call.
+async fn call(bed: &B, operation: Operation, ctx: &OpCtx, slot: &SlotName) -> isolation::Result<()> {
+    let backend = bed.backend();
+    match operation {
+        Operation::Prepare => backend.prepare(ctx, &bed.spec(slot)).await.map(drop),
+        Operation::Start => backend.start(ctx, slot).await,
+        Operation::Restart => backend.restart(ctx, slot).await,
+        Operation::Stop => backend.stop(ctx, slot).await,
+        _ => backend.destroy(ctx, slot).await,
+    }
 }
 
 async fn busy_at_the_deadline(bed: B) -> Outcome {
@@ -120,7 +158,21 @@ async fn busy_at_the_deadline(bed: B) -> Outcome {
     let waited = begun.elapsed();
     ensure((millis(1400)..secs(8)).contains(&waited), "waiting", "1.5 s", || format!("{waited:?}, then {error}"))?;
     drop(held);
-    bed.start(&slot).await
+    bed.start(&slot).await?;
+    let held = bed.inject(Fault::HoldLock(&slot)).await?;
+    let before = bed.status(&slot).await?;
+    let calls = LIFECYCLE.map(|operation| {
+        let (bed, slot, ctx) = (Arc::clone(&bed), slot.clone(), OpCtx::new(millis(800)));
+        async move {
+            let done = call(&bed, operation, &ctx, &slot).await;
+            refused(&format!("{operation} of a held slot"), done, ErrorKind::Busy)
+        }
+    });
+    join_all(calls).await.into_iter().collect::<Outcome<Vec<_>>>()?;
+    let after = bed.status(&slot).await?;
+    equal("the running slot, after five calls that got nowhere", after.instance, before.instance)?;
+    drop(held);
+    Ok(())
 }
 
 async fn waits_for_the_holder(bed: B) -> Outcome {
@@ -176,20 +228,11 @@ async fn polled<F: Future>(polls: u32, future: F) {
 async fn cut_short_and_again(bed: B) -> Outcome {
     let slot = bed.a();
     for polls in [1, 2, 3, 4, 6, 10, 20] {
-        for operation in [Operation::Prepare, Operation::Start, Operation::Restart, Operation::Stop, Operation::Destroy]
-        {
-            let (backend, ctx, spec) = (bed.backend(), bed.ctx(), bed.spec(&slot));
-            let call = || async {
-                match operation {
-                    Operation::Prepare => backend.prepare(&ctx, &spec).await.map(drop),
-                    Operation::Start => backend.start(&ctx, &slot).await,
-                    Operation::Restart => backend.restart(&ctx, &slot).await,
-                    Operation::Stop => backend.stop(&ctx, &slot).await,
-                    _ => backend.destroy(&ctx, &slot).await,
-                }
-            };
-            polled(polls, call()).await;
-            ok(&format!("{operation} again, after it was cut short at its poll {polls}"), call().await)?;
+        for operation in LIFECYCLE {
+            let ctx = bed.ctx();
+            polled(polls, call(&bed, operation, &ctx, &slot)).await;
+            let again = call(&bed, operation, &ctx, &slot).await;
+            ok(&format!("{operation} again, after it was cut short at its poll {polls}"), again)?;
         }
         none("after the lives that were cut short", "nothing left", &bed.changes().await)?;
     }

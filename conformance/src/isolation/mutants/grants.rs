@@ -71,6 +71,14 @@ fn grants() -> Vec<Mutant> {
             grants.retain(|grant| grant.kind() != GrantKind::Mount);
             grants
         }),
+        asked("read-only mounts can be written to", &["grants::read_only"], |_, mut grants| {
+            for grant in &mut grants {
+                if let Grant::Mount(mount) = grant {
+                    mount.read_only = false;
+                }
+            }
+            grants
+        }),
         asked("devices are only noted", &["grants::devices_are_usable"], |_, mut grants| {
             grants.retain(|grant| grant.kind() != GrantKind::Device);
             grants

@@ -47,6 +47,16 @@ fn waits() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "a restart of a held slot does nothing and succeeds",
+            &["order::busy_at_the_deadline", "order::one_after_the_other"],
+            Hooks::new().restart(|i, ctx, slot| async move {
+                match i.backend().restart(&ctx.within(Duration::from_millis(100)), &slot).await {
+                    Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
+                    done => done,
+                }
+            }),
+        ),
+        Mutant::new(
             "nobody waits for a holder",
             &["order::waits_for_the_holder", "order::busy_at_the_deadline"],
             Hooks::new().start(|i, ctx, slot| async move {

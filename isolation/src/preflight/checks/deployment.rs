@@ -104,13 +104,22 @@ pub(super) fn foreign_kubelet(host: &HostView, input: &Input) -> Vec<Finding> {
 pub(super) fn pair(_: &HostView, input: &Input) -> Vec<Finding> {
     let names = |slots: &[SlotName]| slots.iter().map(SlotName::as_str).collect::<Vec<_>>().join(", ");
     let strangers: Vec<_> = input.active.iter().filter(|slot| !input.pair.contains(slot)).cloned().collect();
-    vec![if !strangers.is_empty() {
+    let mut found = vec![if !strangers.is_empty() {
         Finding::error("slots", format!("{} runs and is in neither half of the pair", names(&strangers)))
     } else if input.active.len() > 1 {
         Finding::error("slots", format!("{} run at once", names(&input.active)))
     } else {
         Finding::ok("slots")
-    }]
+    }];
+    let recorded = input.recorded_mode.as_ref().map(|text| match text.parse::<Mode>() {
+        Err(_) => Finding::error("recorded mode", "is none that this program knows"),
+        Ok(mode) if !input.operated.contains(&mode) => {
+            Finding::error("recorded mode", format!("is {mode}, which this program does not operate"))
+        }
+        Ok(_) => Finding::ok("recorded mode"),
+    });
+    found.extend(recorded);
+    found
 }
 
 pub(super) fn opt_in(_: &HostView, input: &Input) -> Vec<Finding> {
