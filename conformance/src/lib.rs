@@ -7,8 +7,11 @@
 //! # 1. Write your backend
 //!
 //! Implement [`Provider`](::sandbox::Provider) and [`Sandbox`](::sandbox::Sandbox), or only a carrier of bytes for
-//! `sandbox-guest`. Put [`Checked`](::sandbox::Checked) around it: it validates, and refuses what you do not claim. Begin with no
-//! claim at all; the cases of the profile `core` are then what is asked.
+//! `sandbox-guest`. Put [`Checked`](::sandbox::Checked) around it: it validates, and refuses what you do not claim. Begin with
+//! the one kind of networking that your sandboxes have, and no other claim; the cases of the profile `core` are then what is asked.
+//!
+//! **Some cases kill all that they can reach.** The suite asks the first sandbox of a run where its commands run, and refuses a backend
+//! whose commands share a pid namespace with the test itself, before anything else is run.
 //!
 //! # 2. Wire the suite
 //!
@@ -31,7 +34,7 @@
 //! }
 //! ```
 //!
-//! `cargo test --test conformance` runs it; filters, `--list`, `--exact`, `--skip`, `--test-threads` and `cargo nextest` work as
+//! `cargo test --test conformance` runs it; one filter, `--list`, `--exact`, `--skip`, `--test-threads` and `cargo nextest` work as
 //! with any test. The image needs bash and an ordinary userland. Tell [`Setup::with_leak_check`](sandbox::Setup::with_leak_check)
 //! how to look for what a session left in your place: objects, processes, files. It is asked after every case, and where nothing may be
 //! made.

@@ -2,6 +2,7 @@
 
 mod bed;
 mod cases;
+mod containment;
 mod faulty;
 pub mod mutants;
 mod setup;

@@ -191,7 +191,7 @@ impl K8sConfig {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidRequest`], naming the field, the value and the rule.
+    /// [`ErrorKind::InvalidSpec`], naming the field, the value and the rule.
     pub fn validate(&self) -> Result<(), Error> {
         if self.kubeconfig.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
             return refuse("kubeconfig", "", "it must not be empty");
@@ -297,7 +297,7 @@ pub(crate) fn refuse<T>(field: &str, value: &str, rule: impl AsRef<str>) -> Resu
     if shown.len() < value.len() {
         shown.push('…');
     }
-    Err(Error::new(ErrorKind::InvalidRequest).because(format!("{field} {shown:?}: {}", rule.as_ref())))
+    Err(Error::new(ErrorKind::InvalidSpec).because(format!("{field} {shown:?}: {}", rule.as_ref())))
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ fn every_field_has_its_rule() {
             (Ok(()), None) => {}
             (Err(error), Some(shown)) => {
                 let text = error.to_string();
-                assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{text}");
+                assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{text}");
                 assert!(text.contains(field) && text.contains(shown), "{field} {value}: {text}");
             }
             (outcome, _) => panic!("{field} {value}: {outcome:?}"),
@@ -89,7 +89,7 @@ fn every_field_has_its_rule() {
 fn rejected<T: std::fmt::Debug>(field: &str, line: &str, outcome: Result<T, Error>) {
     let error = outcome.expect_err(line);
     let text = error.to_string();
-    assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{text}");
+    assert_eq!(error.kind(), ErrorKind::InvalidSpec, "{text}");
     assert!(text.contains(field) && text.contains(&format!("{line:?}")), "{text}");
 }
 

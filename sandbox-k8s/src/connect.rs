@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use sandbox::{Error, ErrorKind};
 
@@ -25,8 +25,8 @@ impl K8sConfig {
     ///
     /// # Errors
     ///
-    /// `InvalidRequest` for a field that breaks its rule, before any file is read; `Unavailable` for a configuration that is absent or
-    /// unusable, with the reason as its source.
+    /// `InvalidSpec` for a field that breaks its rule, before any file is read; `Unavailable` for a configuration that is absent or
+    /// unusable, naming the file or what it lacks where that is no secret, with the reason as its source.
     pub async fn connect(self) -> Result<K8sProvider, Error> {
         self.validate()?;
         let mut config = self.client_config().await?;
@@ -47,12 +47,29 @@ impl K8sConfig {
         match &self.kubeconfig {
             Some(path) => {
                 let name = path.display().to_string();
-                let file = Kubeconfig::read_from(path).map_err(|e| unusable(&name).caused_by(e))?;
-                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| unusable(&name).caused_by(e))
+                let file = Kubeconfig::read_from(path).map_err(|e| unfit(&name, e))?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| unfit(&name, e))
             }
-            None => Config::from_kubeconfig(&options).await.map_err(|e| unusable("the kubeconfig").caused_by(e)),
+            None => Config::from_kubeconfig(&options).await.map_err(|e| unfit("the kubeconfig", e)),
         }
     }
+}
+
+/// Says what is wrong, and what to do. What a file holds is only ever in the source: it may be a secret.
+fn unfit(what: &str, error: KubeconfigError) -> Error {
+    let why = match &error {
+        KubeconfigError::CurrentContextNotSet => "it names no current context: choose one".to_owned(),
+        KubeconfigError::LoadContext(name) => format!("it has no context {name:?}"),
+        KubeconfigError::LoadClusterOfContext(name) => format!("it has no cluster {name:?}"),
+        KubeconfigError::MissingClusterUrl => "its cluster has no address".to_owned(),
+        KubeconfigError::FindPath => "there is no home directory to look in: set KUBECONFIG".to_owned(),
+        KubeconfigError::ReadConfig(e, path) => {
+            format!("{}: {e}: set KUBECONFIG to another file, or name one in the configuration", path.display())
+        }
+        KubeconfigError::Parse(_) => "it is no kubeconfig".to_owned(),
+        _ => "its source says why".to_owned(),
+    };
+    Error::new(ErrorKind::Unavailable).because(format!("{what} cannot be used: {why}")).caused_by(error)
 }
 
 fn unusable(what: &str) -> Error {

@@ -61,7 +61,7 @@ pub(crate) fn check_label(key: &str, value: &str) -> Result<(), &'static str> {
 ///
 /// # Errors
 ///
-/// [`InvalidRequest`](sandbox::ErrorKind::InvalidRequest), naming the field and quoting the line.
+/// [`InvalidSpec`](sandbox::ErrorKind::InvalidSpec), naming the field and quoting the line.
 pub fn parse_node_selector(line: &str) -> Result<BTreeMap<String, String>, Error> {
     let mut labels = BTreeMap::new();
     if line.trim().is_empty() {
@@ -85,7 +85,7 @@ pub fn parse_node_selector(line: &str) -> Result<BTreeMap<String, String>, Error
 ///
 /// # Errors
 ///
-/// [`InvalidRequest`](sandbox::ErrorKind::InvalidRequest), naming the field and quoting the line.
+/// [`InvalidSpec`](sandbox::ErrorKind::InvalidSpec), naming the field and quoting the line.
 pub fn parse_image_pull_secrets(line: &str) -> Result<Vec<String>, Error> {
     let mut names: Vec<String> = Vec::new();
     if line.trim().is_empty() {

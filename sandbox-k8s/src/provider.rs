@@ -45,7 +45,7 @@ impl K8sProvider {
     ///
     /// # Errors
     ///
-    /// `InvalidRequest` for a field of `config` that breaks its rule, naming it and quoting the value.
+    /// `InvalidSpec` for a field of `config` that breaks its rule, naming it and quoting the value.
     pub fn new(client: Client, config: K8sConfig) -> Result<Self, Error> {
         config.validate()?;
         let namespace = config.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());

@@ -106,7 +106,7 @@ impl Toleration {
 ///
 /// # Errors
 ///
-/// [`InvalidRequest`](sandbox::ErrorKind::InvalidRequest), naming the field and quoting the line.
+/// [`InvalidSpec`](sandbox::ErrorKind::InvalidSpec), naming the field and quoting the line.
 pub fn parse_tolerations(line: &str) -> Result<Vec<Toleration>, Error> {
     if line.trim().is_empty() {
         return Ok(Vec::new());

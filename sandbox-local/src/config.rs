@@ -1,7 +1,7 @@
 //! How a provider is set up.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sandbox::{Error, ErrorKind};
@@ -15,6 +15,16 @@ use crate::ident;
 /// use sandbox_local::LocalConfig;
 ///
 /// let config = LocalConfig::default().with_state_dir("/var/tmp/my-sandboxes");
+/// ```
+///
+/// From a file, with what is left out at its default; an unknown field is refused:
+///
+/// ```
+/// # use sandbox_local::LocalConfig;
+/// let text = r#"{"state_dir": "/var/tmp/my-sandboxes", "start_timeout": {"secs": 30, "nanos": 0}}"#;
+/// let config: LocalConfig = serde_json::from_str(text)?;
+/// assert!(serde_json::from_str::<LocalConfig>(r#"{"stat_dir": "/x"}"#).is_err());
+/// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -37,7 +47,8 @@ pub struct LocalConfig {
     /// ([`GuestConfig::inactivity`](sandbox_guest::GuestConfig::inactivity)).
     pub inactivity: Duration,
     /// More trees of this machine that every sandbox sees, read-only and at their own places: toolchains, data. They are shown with all
-    /// that is mounted in them; choose none that holds secrets.
+    /// that is mounted in them; choose none that holds secrets. They must be there, and neither be, hold nor lie in `/proc`, `/dev`, `/sys`
+    /// or `/tmp`, nor be `/etc` or hold the state directory.
     pub show: Vec<PathBuf>,
     /// As root, the first of 65,536 kernel users, and groups of the same numbers, that sandboxes run as: no sandbox ever runs as kernel
     /// user 0. Nobody else may use them, other deployments included. A sandbox keeps the user that it was made with: providers with
@@ -89,6 +100,28 @@ impl Default for LocalConfig {
 pub(crate) const USERS: u32 = 65_536;
 
 impl LocalConfig {
+    /// Whether sandboxes can see `tree` at its own place; otherwise the rule that it breaks.
+    fn may_show(&self, tree: &Path) -> Result<(), String> {
+        if !tree.is_absolute() {
+            return Err("it must be an absolute path".to_owned());
+        }
+        // Every sandbox has its own there.
+        if let Some(own) = ["/proc", "/dev", "/sys", "/tmp"]
+            .into_iter()
+            .find(|p| tree.starts_with(p) || Path::new(p).starts_with(tree))
+        {
+            return Err(format!("it must not be, hold or lie in {own}"));
+        }
+        if Path::new("/etc").starts_with(tree) {
+            return Err("it must not be /etc, of which sandboxes see some files: show what is missing of it by itself"
+                .to_owned());
+        }
+        if self.state_dir.starts_with(tree) {
+            return Err(format!("it must not hold the state directory {}", self.state_dir.display()));
+        }
+        fs::metadata(tree).map(drop).map_err(|e| format!("{e}: it must be there"))
+    }
+
     /// Refuses values that break a rule by themselves, or on this machine.
     pub(crate) fn check(&self, is_root: bool) -> Result<(), Error> {
         let refuse = |what: String| Err(Error::new(ErrorKind::InvalidSpec).because(what));
@@ -102,8 +135,10 @@ impl LocalConfig {
                 return refuse(format!("{name} of 0: it must be longer, or nothing would ever be in time"));
             }
         }
-        if let Some(tree) = self.show.iter().find(|t| !t.is_absolute()) {
-            return refuse(format!("show {}: it must be an absolute path", tree.display()));
+        for tree in &self.show {
+            if let Err(rule) = self.may_show(tree) {
+                return refuse(format!("show {}: {rule}", tree.display()));
+            }
         }
         if !is_root {
             return Ok(());

@@ -161,7 +161,9 @@ fn check_spec(spec: &Spec, capabilities: &Capabilities) -> Result<(), Error> {
             })?;
         }
     }
-    claimed(h.cap_drop.is_empty() || c.cap_drop, || format!("hardening cap_drop {}", h.cap_drop.names().join(",")))?;
+    claimed(h.cap_drop.is_empty() || c.cap_drop, || {
+        format!("hardening cap_drop {}: Hardening::none() asks for none", h.cap_drop.names().join(","))
+    })?;
     claimed(!h.read_only_root || c.read_only_root, || "hardening read_only_root true".to_owned())?;
     for (name, id) in [("run_as_user", h.run_as_user), ("run_as_group", h.run_as_group), ("fs_group", h.fs_group)] {
         if let Some(id) = id {

@@ -11,7 +11,7 @@ use crate::{Env, Error, ErrorKind, SandboxPath};
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Command {
-    /// Run as `bash -c TEXT`; any length.
+    /// Run as `bash -c TEXT`; at most [`ExecRequest::MAX_SHELL`] bytes.
     Shell(Bytes),
     /// Run as it is: no shell reads it. The first is the program, looked up in the sandbox's `PATH`.
     Args(Vec<Bytes>),
@@ -86,7 +86,7 @@ impl ExecRequest {
         }
     }
 
-    /// Runs `text` as `bash -c` would.
+    /// Runs `text` as `bash -c` would: a literal, a `String` or bytes.
     #[must_use]
     pub fn shell(text: impl Into<Bytes>) -> Self {
         Self::new(Command::Shell(text.into()))

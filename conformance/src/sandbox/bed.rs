@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sandbox::{Capabilities, Error, ErrorKind, Provider, SandboxPath, SessionId, Spec};
 
-use super::{Setup, Subject};
+use super::{Setup, Subject, containment};
 use crate::{Failure, Outcome, ensure, short, within};
 
 /// How long a call may take that has no limit of its own.
@@ -122,7 +122,21 @@ impl Bed {
         let begun = Instant::now();
         let made = within("provision", CALL * 2, provider.provision(spec)).await?;
         self.note(begun, &format!("provision {}", spec.session), &made);
+        if made.is_ok() {
+            self.must_be_contained(&spec.session).await?;
+        }
         Ok(made.map(|inner| self.subject(inner)))
+    }
+
+    /// Fails where commands run beside this very test. Asked of the first sandbox, before anything of a case runs in it.
+    async fn must_be_contained(&self, session: &SessionId) -> Outcome {
+        let asked = self.setup.uncontained.get_or_init(|| containment::is_missing(&self.honest, session));
+        ensure(
+            !*asked.await,
+            "where commands run",
+            "another pid namespace than that of this test, since cases kill all that they can reach",
+            || "the pid namespace of this test: nothing was run".to_owned(),
+        )
     }
 
     /// The sandbox that is there.

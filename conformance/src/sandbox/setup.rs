@@ -8,6 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use sandbox::{Capabilities, Error, Provider, SessionId};
+use tokio::sync::OnceCell;
 
 use super::Bed;
 use crate::{Case, Factory, Outcome, Probe};
@@ -38,6 +39,8 @@ pub struct Setup {
     pub(super) wrap: Option<Wrap>,
     facts: BTreeMap<String, String>,
     cases: Option<Vec<Case<Self>>>,
+    /// Whether commands were seen to run beside this very test.
+    pub(super) uncontained: Arc<OnceCell<bool>>,
 }
 
 /// Why there is no provider to try.
@@ -93,6 +96,7 @@ impl Setup {
             wrap: None,
             facts: BTreeMap::new(),
             cases: None,
+            uncontained: Arc::default(),
         }
     }
 
@@ -164,6 +168,11 @@ impl Factory for Setup {
             Ok(provider) => {
                 let provider = self.wrap.as_ref().map_or(Arc::clone(&provider), |wrap| wrap(Arc::clone(&provider)));
                 let claims = provider.capabilities();
+                if !(claims.networking_unrestricted || claims.networking_limited || claims.networking_none) {
+                    return Probe::Broken(
+                        "it claims no kind of networking: claim the one that its sandboxes have".to_owned(),
+                    );
+                }
                 let claimed = serde_json::to_value(claims).and_then(serde_json::from_value).unwrap_or_default();
                 let mut facts = self.facts.clone();
                 facts.insert("image".to_owned(), self.image.clone());

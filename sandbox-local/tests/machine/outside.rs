@@ -181,7 +181,9 @@ fn shown_trees(bed: &Bed) {
             assert_ne!(sh(&s, &format!("touch {at}/x")).await.exit_code, 0);
             provider.reap(s.id()).await.unwrap();
         }
-        for tree in ["/usr/share", "/absent", "/workspace"] {
+        let workspace = Path::new("/workspace");
+        let trees = [Some("/usr/share"), workspace.exists().then_some("/workspace")];
+        for tree in trees.into_iter().flatten() {
             let provider = LocalProvider::new(bed.config().with_shown(tree)).unwrap();
             let error = provider.provision(&spec("a")).await.unwrap_err();
             assert!(error.to_string().contains(tree), "{error}");
@@ -231,6 +233,14 @@ fn configurations_that_cannot_be(bed: &Bed) {
         (at(Path::new("relative")), "state_dir relative: it must be an absolute path".to_owned()),
         (at(Path::new("/proc/x")), "state_dir /proc/x: ".to_owned()),
         (config().with_shown("usr"), "show usr: it must be an absolute path".to_owned()),
+        (config().with_shown("/"), "show /: it must not be, hold or lie in /proc".to_owned()),
+        (config().with_shown("/dev/shm"), "show /dev/shm: it must not be, hold or lie in /dev".to_owned()),
+        (config().with_shown("/etc"), "show /etc: it must not be /etc, of which".to_owned()),
+        (config().with_shown("/absent"), "show /absent: No such file or directory".to_owned()),
+        (
+            config().with_state_dir("/var/tmp/state/x").with_shown("/var/tmp"),
+            "show /var/tmp: it must not hold the state directory /var/tmp/state/x".to_owned(),
+        ),
         (config().with_cgroup(Cgroup::At("/absent".into())), "cgroup /absent: No such file or directory".to_owned()),
         (
             config().with_cgroup(Cgroup::At("/tmp".into())),
