@@ -99,6 +99,7 @@ mod gate;
 mod grammar;
 mod handle;
 mod image;
+mod listing;
 mod make;
 mod names;
 mod pod;
