@@ -9,7 +9,8 @@ use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use sandbox::{
-    Capabilities, Checked, Death, Error, ErrorKind, ExportStream, GateMinter, GateRevoker, OwnedStream, Provider, Sandbox, SandboxPath, SessionId, Spec,
+    Capabilities, Checked, Death, Error, ErrorKind, ExportStream, GateMinter, GateRevoker, OwnedStream, Provider,
+    Sandbox, SandboxPath, SessionId, Spec,
 };
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::time::Instant;

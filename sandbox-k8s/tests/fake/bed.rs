@@ -30,7 +30,10 @@ impl Bed {
     }
 
     pub(crate) async fn with(options: Options) -> Self {
-        Self { api: FakeApi::start_with(options).await, dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
+        Self {
+            api: FakeApi::start_with(options).await,
+            dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
+        }
     }
 
     pub(crate) fn config(&self) -> K8sConfig {

@@ -150,7 +150,10 @@ impl Drawn {
 fn faults([output, input]: &[Vec<Vec<u64>>; 2], seed: u64) -> Vec<(u64, ExecFault)> {
     let mut faults = Vec::new();
     let mut drawn = Drawn(seed);
-    for (stream, nth) in [(0, 1), (1, 2)] {
+    let used = |stream: &usize| !output[*stream].is_empty() || !input[*stream].is_empty();
+    let streams: Vec<usize> = (0..2).filter(used).collect();
+    for stream in streams.iter().copied() {
+        let nth = stream as u64 + 1;
         for end in std::iter::once(&0).chain(&output[stream]) {
             let cut = CUTS[faults.len() % 3];
             faults.push((nth, ExecFault::new().cut_output(*end, cut)));
@@ -163,7 +166,8 @@ fn faults([output, input]: &[Vec<Vec<u64>>; 2], seed: u64) -> Vec<(u64, ExecFaul
     let longest = |of: &[Vec<u64>]| of.iter().filter_map(|ends| ends.last()).copied().max().unwrap_or(0);
     let (longest_output, longest_input) = (longest(output), longest(input));
     for at in 0..DRAWN {
-        let (nth, cut) = (at % 2 + 1, CUTS[at as usize % 3]);
+        let nth = streams[at as usize % streams.len()] as u64 + 1;
+        let cut = CUTS[at as usize % 3];
         let half = ExecFault::new().cut_output(drawn.below(longest_output), cut);
         faults.push((nth, if at % 4 == 3 { half.half_frame() } else { half }));
         faults.push((nth, ExecFault::new().cut_input(drawn.below(longest_input), cut)));
@@ -177,8 +181,8 @@ async fn cut_everywhere(operation: Operation, seed: u64) {
     let faults = faults(&frames, seed);
     assert!(faults.len() as u64 > 2 * DRAWN + 6, "{operation:?}: there are frames: {frames:?}");
     drop(target);
-    // A server for each, since rules count what all ask of one.
-    const LANES: usize = 4;
+    // A server for each, since rules count what all ask of one. Most of the time a broken stream is given time to say its last.
+    const LANES: usize = 32;
     let faults = &faults;
     let lanes = (0..LANES).map(|lane| async move {
         let target = Target::new(operation).await;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fake_apiserver::{Cut, ExecFault, Gate, On, Options, Protocol, Rule};
+use futures::future::join_all;
 use sandbox::{Effect, Error, ErrorKind, Provider, SandboxExt};
 use serde_json::json;
 
@@ -52,15 +53,15 @@ async fn frames_that_are_not_as_they_should_be_change_nothing() {
         ExecFault::new().no_pong(),
         ExecFault::new().never_ends(),
     ];
-    for fault in faults {
-        for protocol in [Protocol::V4, Protocol::V5] {
-            let bed = Bed::new().await;
-            let what = format!("{fault:?}");
-            let rule = bed.api.rule(Rule::when(On::exec()).exec(fault.clone().only(protocol)));
-            everything_works(&bed, &what).await;
-            assert!(rule.acted() >= 2, "{what}");
-        }
-    }
+    let both = faults.map(|fault| [Protocol::V4, Protocol::V5].map(|protocol| fault.clone().only(protocol)));
+    let each = both.into_iter().flatten().map(|fault| async move {
+        let bed = Bed::new().await;
+        let what = format!("{fault:?}");
+        let rule = bed.api.rule(Rule::when(On::exec()).exec(fault));
+        everything_works(&bed, &what).await;
+        assert!(rule.acted() >= 2, "{what}");
+    });
+    join_all(each).await;
 }
 
 #[tokio::test]
@@ -111,7 +112,7 @@ async fn shells_that_may_not_be_opened_are_named() {
 
 #[tokio::test]
 async fn every_connection_ends_at_once_and_the_next_command_works() {
-    for cut in [Cut::Close, Cut::Fin, Cut::Rst] {
+    let each = [Cut::Close, Cut::Fin, Cut::Rst].map(|cut| async move {
         let bed = Bed::new().await;
         let sandbox = within("provision", bed.provider().provision(&bed.spec())).await.unwrap();
         works(&sandbox).await;
@@ -125,5 +126,6 @@ async fn every_connection_ends_at_once_and_the_next_command_works() {
         let error = fails(within("exec", run).await.unwrap(), ErrorKind::Lost);
         assert_eq!((error.effect(), error.death()), (Effect::Unknown, None), "{cut:?}");
         works(&sandbox).await;
-    }
+    });
+    join_all(each).await;
 }

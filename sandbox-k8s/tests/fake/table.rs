@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use fake_apiserver::{Fate, On, Step, Verb};
 use futures::future::join_all;
 use kube::api::{Api, DeleteParams};
-use sandbox::{Death, Error, ErrorKind, GateSpec, Hardening, OwnedState, Provider, Sandbox, SessionId, Spec};
+use sandbox::{
+    Death, Error, ErrorKind, GateSpec, Hardening, Networking, OwnedState, Provider, Sandbox, SessionId, Spec,
+};
 use sandbox_k8s::K8sProvider;
 
 use crate::bed::{Bed, NAMESPACE, Tokens, fails, name, within, works};
@@ -78,8 +80,10 @@ fn gated(provider: K8sProvider) -> K8sProvider {
     provider.with_gates(Arc::new(Tokens), Arc::new(Tokens))
 }
 
-fn spec_of(bed: &Bed, row: &Row) -> Spec {
-    match &row.fate {
+/// A spec whose Pod has the container that such a fate is about.
+fn spec_for(bed: &Bed, fate: Option<&Fate>) -> Spec {
+    match fate {
+        Some(Fate::InitFailed { .. }) => bed.spec().with_networking(Networking::None),
         Some(Fate::CrashLoop { container, .. }) if container == "gate" => {
             let mut hardening = Hardening::default();
             hardening.run_as_user = Some(1000);
@@ -110,7 +114,7 @@ fn patience(row: &Row) -> Duration {
 
 async fn check(row: Row) {
     let (bed, state) = (Bed::new().await, row.state);
-    let spec = spec_of(&bed, &row);
+    let spec = spec_for(&bed, row.fate.as_ref());
     let maker = gated(bed.provider());
     drop(within(state, maker.provision(&spec)).await.unwrap_or_else(|e| panic!("{state}: {e:?}")));
     let pod = name(&spec.session);
@@ -178,7 +182,7 @@ async fn what_is_found() {
 async fn unborn(fate: Fate) -> (Bed, Result<Arc<dyn Sandbox>, Error>, SessionId) {
     let bed = Bed::new().await;
     bed.api.hold(Step::Start);
-    let spec = bed.spec();
+    let spec = spec_for(&bed, Some(&fate));
     let pod = name(&spec.session);
     let provider = bed.provider_with(|config| config.ready_timeout = Duration::from_secs(7));
     let (outcome, ()) = tokio::join!(within("provision", provider.provision(&spec)), async {

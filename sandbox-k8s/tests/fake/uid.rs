@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use fake_apiserver::{Cut, On, Rule, Verb};
+use futures::future::join_all;
 use sandbox::{Death, Effect, ErrorKind, Provider};
 
 use crate::bed::{Bed, NAMESPACE, exec, fails, name, text, within, works};
@@ -110,7 +111,7 @@ async fn a_reap_without_an_api_server_fails_in_its_time() {
 #[tokio::test]
 async fn a_removal_that_is_never_carried_out_is_not_told_as_one() {
     let never = || Rule::when(On::pods(Verb::Delete));
-    for rule in [never().cut(Cut::Fin), never().answer(503), never().hang()] {
+    let each = [never().cut(Cut::Fin), never().answer(503), never().hang()].map(|rule| async move {
         let (bed, what) = (Bed::new().await, format!("{rule:?}"));
         let spec = bed.spec();
         let provider = bed.provider_with(hasty);
@@ -124,7 +125,8 @@ async fn a_removal_that_is_never_carried_out_is_not_told_as_one() {
         rule.remove();
         within(&what, provider.reap(&spec.session)).await.unwrap();
         assert_eq!(bed.uid(&spec.session), None, "{what}");
-    }
+    });
+    join_all(each).await;
 }
 
 #[tokio::test]

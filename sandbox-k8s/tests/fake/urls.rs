@@ -23,7 +23,8 @@ async fn no_request_line_holds_a_command_a_value_a_path_or_a_nonce() {
 
     // Long ones too, which must not be moved to where there is a bound.
     let long = format!("echo {IN_TEXT} $TOKEN $CALL; : {}", "x".repeat(50_000));
-    let result = within("exec", sandbox.exec(ExecRequest::shell(long).with_env(env()).with_limit(limit))).await.unwrap();
+    let result =
+        within("exec", sandbox.exec(ExecRequest::shell(long).with_env(env()).with_limit(limit))).await.unwrap();
     assert_eq!(result.stdout.to_string_lossy(), format!("{IN_TEXT} {IN_ENV} {IN_CALL}\n"));
     let path = bed.path(IN_PATH);
     within("write", sandbox.write_bytes(&path, IN_FILE)).await.unwrap();
@@ -51,7 +52,8 @@ async fn no_request_line_holds_a_command_a_value_a_path_or_a_nonce() {
         assert!(line <= 4096, "{line} bytes: {}", request.target);
     }
     // Every shell is asked for in the same words, so that the line holds nothing of what it is for.
-    let mut shells: Vec<_> = requests.iter().filter(|request| request.subresource.is_some()).map(|r| &r.target).collect();
+    let mut shells: Vec<_> =
+        requests.iter().filter(|request| request.subresource.is_some()).map(|r| &r.target).collect();
     shells.dedup();
     assert_eq!(shells.len(), 1, "{shells:?}");
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fake_apiserver::{On, Options, Rule, Step, Verb, WatchFault};
+use futures::future::join_all;
 use sandbox::Provider;
 
 use crate::bed::{Bed, within, works};
@@ -15,7 +16,8 @@ async fn slow() -> Bed {
 async fn is_ready_in_spite_of(rule: Rule) {
     let (bed, what) = (slow().await, format!("{rule:?}"));
     let rule = bed.api.rule(rule);
-    let sandbox = within(&what, bed.provider().provision(&bed.spec())).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
+    let provider = bed.provider_with(|config| config.request_timeout = Duration::from_secs(2));
+    let sandbox = within(&what, provider.provision(&bed.spec())).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
     works(&sandbox).await;
     assert!(rule.acted() > 0, "{what}");
     assert_eq!((bed.creates(), bed.deletes()), (1, 0), "{what}");
@@ -74,12 +76,13 @@ async fn it_is_forbidden_and_not_asked_for_again() {
 
 #[tokio::test]
 async fn reads_fail_while_somebody_waits_and_nothing_is_removed() {
-    for code in [429, 500, 503, 504] {
+    let each = [429, 500, 503, 504].map(|code| async move {
         let bed = slow().await;
         bed.api.forbid("watch", "pods");
         let rule = bed.api.rule(Rule::when(On::pods(Verb::Get)).times(3).answer(code));
         let sandbox = within("provision", bed.provider().provision(&bed.spec())).await.unwrap();
         works(&sandbox).await;
         assert_eq!((rule.acted(), bed.creates(), bed.deletes()), (3, 1, 0), "{code}");
-    }
+    });
+    join_all(each).await;
 }
