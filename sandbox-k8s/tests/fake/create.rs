@@ -1,12 +1,13 @@
 //! A create whose answer does not say what became of it.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use fake_apiserver::{Cut, Gate, On, Rule, Verb};
-use sandbox::{ErrorKind, Provider};
+use fake_apiserver::{Cut, Fate, Gate, On, Rule, Step, Verb};
+use sandbox::{Error, ErrorKind, GateMinter, GateSpec, GateToken, Hardening, Provider, SessionId};
 use sandbox_k8s::K8sProvider;
 
-use crate::bed::{Bed, NAMESPACE, fails, foreign, name, within, works};
+use crate::bed::{Bed, NAMESPACE, Tokens, fails, foreign, name, within, works};
 
 fn first_create() -> Rule {
     Rule::when(On::pods(Verb::Create)).nth(1)
@@ -135,4 +136,54 @@ async fn another_call_of_the_same_session_comes_between() {
     works(&slow).await;
     works(&fast).await;
     assert_eq!((bed.api.pod_names(NAMESPACE).len(), bed.deletes()), (1, 0));
+}
+
+#[tokio::test]
+async fn what_a_lost_create_made_is_this_calls_to_remove() {
+    let bed = Bed::new().await;
+    bed.api.rule(first_create().applied().answer(504));
+    bed.api.hold(Step::Start);
+    let spec = bed.spec();
+    let pod = name(&spec.session);
+    let provider = bed.provider();
+    let (outcome, ()) = tokio::join!(within("provision", provider.provision(&spec)), async {
+        bed.api.until_pod(NAMESPACE, &pod, |pod| pod.is_some()).await;
+        bed.api.set_fate(NAMESPACE, &pod, Fate::image_pull_back_off("sandbox")).await;
+    });
+    fails(outcome, ErrorKind::ImagePull);
+    assert_eq!((bed.creates(), bed.uid(&spec.session)), (2, None));
+}
+
+/// Remembers which tokens it made valid.
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Vec<String>>);
+
+#[async_trait::async_trait]
+impl GateMinter for Recorder {
+    fn generate(&self) -> Result<GateToken, Error> {
+        GateToken::generate()
+    }
+
+    async fn persist(&self, _: &SessionId, token: &GateToken) -> Result<(), Error> {
+        self.0.lock().unwrap().push(token.expose().to_owned());
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn the_token_of_a_lost_creates_gate_is_made_valid_once() {
+    let bed = Bed::new().await;
+    bed.api.rule(first_create().applied().answer(504));
+    let mut hardening = Hardening::default();
+    hardening.run_as_user = Some(1000);
+    let gate = GateSpec::new("some/gate", "http://control.plane:1");
+    let spec = bed.spec().with_hardening(hardening).with_gate(gate);
+    let minter = Arc::new(Recorder::default());
+    let provider = bed.provider().with_gates(Arc::<Recorder>::clone(&minter), Arc::new(Tokens));
+    works(&within("provision", provider.provision(&spec)).await.unwrap()).await;
+    let pod = bed.pod(&spec.session).unwrap();
+    let env = pod["spec"]["initContainers"][0]["env"].as_array().unwrap();
+    let token = env.iter().find(|var| var["name"] == "GATE_TOKEN").unwrap()["value"].as_str().unwrap();
+    assert_eq!(*minter.0.lock().unwrap(), [token]);
+    assert_eq!(bed.creates(), 2);
 }
