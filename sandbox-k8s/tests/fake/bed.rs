@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fake_apiserver::{FakeApi, On, Options, Verb};
+use futures::{StreamExt, stream};
 use sandbox::{
     Error, ErrorKind, ExecRequest, ExecResult, GateMinter, GateRevoker, GateToken, Sandbox, SandboxPath, SessionId,
     Spec,
@@ -17,7 +18,7 @@ use tempfile::TempDir;
 
 pub(crate) const NAMESPACE: &str = "default";
 /// A call that takes longer than this hangs.
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bed {
     pub(crate) api: FakeApi,
@@ -38,7 +39,6 @@ impl Bed {
 
     pub(crate) fn config(&self) -> K8sConfig {
         let mut config = K8sConfig::default().with_ready_timeout(Duration::from_secs(30));
-        config.request_timeout = Duration::from_secs(5);
         config.image_pull_grace = Duration::from_millis(100);
         config.unschedulable_grace = Duration::from_millis(100);
         config
@@ -114,6 +114,11 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
         Ok(value) => value,
         Err(_) => panic!("it hangs: {what}"),
     }
+}
+
+/// Waits for all of them, some at once: they wait more than they work.
+pub(crate) async fn side_by_side(each: impl IntoIterator<Item = impl Future<Output = ()>>) {
+    stream::iter(each).buffer_unordered(6).collect::<()>().await;
 }
 
 /// The error of what must fail.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fake_apiserver::{Cut, Fate, Gate, On, Rule, Step, Verb};
 use sandbox::{Error, ErrorKind, GateMinter, GateSpec, GateToken, Hardening, Provider, SessionId};
-use sandbox_k8s::K8sProvider;
+use sandbox_k8s::{K8sConfig, K8sProvider};
 
 use crate::bed::{Bed, NAMESPACE, Tokens, fails, foreign, name, within, works};
 
@@ -15,10 +15,14 @@ fn first_create() -> Rule {
 
 /// The rule acts on the first create; then there is one Pod, which works, and nothing was removed on the way.
 async fn one_pod_comes_of(rule: Rule, creates: usize) {
+    one_pod_comes_by(|_| {}, rule, creates).await;
+}
+
+async fn one_pod_comes_by(change: impl FnOnce(&mut K8sConfig), rule: Rule, creates: usize) {
     let (bed, what) = (Bed::new().await, format!("{rule:?}"));
     let rule = bed.api.rule(rule);
     let spec = bed.spec();
-    let provider = bed.provider_with(|config| config.request_timeout = Duration::from_secs(2));
+    let provider = bed.provider_with(change);
     let sandbox = within(&what, provider.provision(&spec)).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
     works(&sandbox).await;
     assert_eq!(sandbox.recreated(), None, "{what}");
@@ -40,7 +44,8 @@ async fn applied_and_the_connection_dropped() {
 
 #[tokio::test]
 async fn applied_and_never_answered() {
-    one_pod_comes_of(first_create().applied().hang(), 2).await;
+    one_pod_comes_by(|config| config.request_timeout = Duration::from_secs(4), first_create().applied().hang(), 2)
+        .await;
 }
 
 #[tokio::test]

@@ -3,11 +3,10 @@
 use std::time::{Duration, Instant};
 
 use fake_apiserver::{Cut, ExecFault, Gate, On, Options, Protocol, Rule};
-use futures::future::join_all;
 use sandbox::{Effect, Error, ErrorKind, Provider, SandboxExt};
 use serde_json::json;
 
-use crate::bed::{Bed, exec, fails, text, within, works};
+use crate::bed::{Bed, exec, fails, side_by_side, text, within, works};
 
 /// A command with output on both streams, a file there and back.
 async fn everything_works(bed: &Bed, what: &str) {
@@ -61,7 +60,7 @@ async fn frames_that_are_not_as_they_should_be_change_nothing() {
         everything_works(&bed, &what).await;
         assert!(rule.acted() >= 2, "{what}");
     });
-    join_all(each).await;
+    side_by_side(each).await;
 }
 
 #[tokio::test]
@@ -127,5 +126,5 @@ async fn every_connection_ends_at_once_and_the_next_command_works() {
         assert_eq!((error.effect(), error.death()), (Effect::Unknown, None), "{cut:?}");
         works(&sandbox).await;
     });
-    join_all(each).await;
+    side_by_side(each).await;
 }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fake_apiserver::{Fate, On, Step, Verb};
-use futures::future::join_all;
 use kube::api::{Api, DeleteParams};
 use sandbox::{
     Death, Error, ErrorKind, GateSpec, Hardening, Networking, OwnedState, Provider, Sandbox, SessionId, Spec,
 };
 use sandbox_k8s::K8sProvider;
 
-use crate::bed::{Bed, NAMESPACE, Tokens, fails, name, within, works};
+use crate::bed::{Bed, NAMESPACE, Tokens, fails, name, side_by_side, within, works};
 
 /// What a provision makes of a Pod that it finds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -175,7 +174,7 @@ async fn check(row: Row) {
 
 #[tokio::test]
 async fn what_is_found() {
-    join_all(rows().into_iter().map(check)).await;
+    side_by_side(rows().into_iter().map(check)).await;
 }
 
 /// A Pod that this call has made meets that fate before it is ready.
@@ -184,7 +183,8 @@ async fn unborn(fate: Fate) -> (Bed, Result<Arc<dyn Sandbox>, Error>, SessionId)
     bed.api.hold(Step::Start);
     let spec = spec_for(&bed, Some(&fate));
     let pod = name(&spec.session);
-    let provider = bed.provider_with(|config| config.ready_timeout = Duration::from_secs(7));
+    let patience = if fate == Fate::NotReady { 3 } else { 30 };
+    let provider = bed.provider_with(|config| config.ready_timeout = Duration::from_secs(patience));
     let (outcome, ()) = tokio::join!(within("provision", provider.provision(&spec)), async {
         bed.api.until_pod(NAMESPACE, &pod, |pod| pod.is_some()).await;
         bed.api.set_fate(NAMESPACE, &pod, fate).await;
@@ -215,7 +215,7 @@ async fn what_this_call_made_and_never_runs_is_removed_again() {
         assert_eq!((bed.creates(), bed.uid(&session)), (1, None), "{state}");
         assert_eq!(bed.every_delete_names_its_pod().len(), 1, "{state}");
     });
-    join_all(checks).await;
+    side_by_side(checks).await;
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ async fn slow() -> Bed {
 async fn is_ready_in_spite_of(rule: Rule) {
     let (bed, what) = (slow().await, format!("{rule:?}"));
     let rule = bed.api.rule(rule);
-    let provider = bed.provider_with(|config| config.request_timeout = Duration::from_secs(2));
+    let provider = bed.provider_with(|config| config.request_timeout = Duration::from_secs(4));
     let sandbox = within(&what, provider.provision(&bed.spec())).await.unwrap_or_else(|e| panic!("{what}: {e:?}"));
     works(&sandbox).await;
     assert!(rule.acted() > 0, "{what}");
