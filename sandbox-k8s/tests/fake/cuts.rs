@@ -182,7 +182,7 @@ async fn cut_everywhere(operation: Operation, seed: u64) {
     assert!(faults.len() as u64 > 2 * DRAWN + 6, "{operation:?}: there are frames: {frames:?}");
     drop(target);
     // A server for each, since rules count what all ask of one. Most of the time a broken stream is given time to say its last.
-    const LANES: usize = 12;
+    const LANES: usize = 18;
     let faults = &faults;
     let lanes = (0..LANES).map(|lane| async move {
         let target = Target::new(operation).await;
