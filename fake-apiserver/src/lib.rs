@@ -89,7 +89,7 @@ mod wire;
 
 pub use api::FakeApi;
 pub use call::Verb;
-pub use exec::ExecFault;
+pub use exec::{ExecFault, Trace};
 pub use fate::Fate;
 pub use gate::Gate;
 pub use kubelet::Step;

@@ -14,7 +14,7 @@ use kube::{Client, Error as KubeError};
 use sandbox::{Error, ErrorKind};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::error::{api_error, has_code, is_transient, no_answer, uncertain};
+use crate::error::{api_error, has_code, is_transient, no_answer, retry_after, uncertain};
 
 /// How many entries a page of a list has.
 const PAGE: u32 = 250;
@@ -47,11 +47,12 @@ impl Backoff {
         Self(Duration::from_millis(50))
     }
 
-    pub(crate) async fn pause(&mut self) {
+    /// Waits, and not less than the server asked for.
+    pub(crate) async fn pause(&mut self, asked: Duration) {
         let mut chance = [0u8; 1];
         // Without chance it is only less spread.
         let _ = getrandom::fill(&mut chance);
-        sleep(self.0.mul_f32(0.75 + f32::from(chance[0]) / 512.0)).await;
+        sleep(asked + self.0.mul_f32(0.75 + f32::from(chance[0]) / 512.0)).await;
         self.0 = (self.0 * 2).min(Duration::from_secs(2));
     }
 }
@@ -72,19 +73,20 @@ impl Pods {
         let mut backoff = Backoff::new();
         loop {
             let until = deadline.min(Instant::now() + self.request_timeout);
-            let last = match timeout_at(until, request()).await {
-                Ok(Err(error)) if is_transient(&error) => api_error(doing, error),
+            let (asked, last) = match timeout_at(until, request()).await {
+                Ok(Err(error)) if is_transient(&error) => (retry_after(&error), api_error(doing, error)),
                 Ok(answer) => return Ok(answer),
-                Err(_) => no_answer(doing, self.request_timeout),
+                Err(_) => (Duration::ZERO, no_answer(doing, self.request_timeout)),
             };
             // A deadline that passes in a pause would hide what was wrong.
-            if timeout_at(deadline, backoff.pause()).await.is_err() || Instant::now() >= deadline {
+            if timeout_at(deadline, backoff.pause(asked)).await.is_err() || Instant::now() >= deadline {
                 return Err(last);
             }
         }
     }
 
-    fn soon(&self) -> Instant {
+    /// When one request's time is over.
+    pub(crate) fn soon(&self) -> Instant {
         Instant::now() + self.request_timeout
     }
 
@@ -169,14 +171,15 @@ impl Pods {
     }
 
     /// One page of metadata, at most 250 entries: the first, or the one after `from`. `at` pins the state of the cluster that
-    /// the first page of another list had.
+    /// the first page of another list had. `None` is a state that the API server no longer has.
     pub(crate) async fn page(
         &self,
         selector: &str,
         fields: Option<&str>,
         at: Option<&str>,
         from: Option<&str>,
-    ) -> Result<ObjectList<PartialObjectMeta<Pod>>, Error> {
+        deadline: Instant,
+    ) -> Result<Option<ObjectList<PartialObjectMeta<Pod>>>, Error> {
         let doing = "list pods";
         let mut params = ListParams::default().labels(selector).limit(PAGE);
         params.field_selector = fields.map(str::to_owned);
@@ -185,7 +188,11 @@ impl Pods {
             (None, Some(at)) => params = params.at(at).matching(VersionMatch::Exact),
             (None, None) => {}
         }
-        self.ask(doing, self.soon(), || self.api.list_metadata(&params)).await?.map_err(|e| api_error(doing, e))
+        match self.ask(doing, deadline, || self.api.list_metadata(&params)).await? {
+            Ok(page) => Ok(Some(page)),
+            Err(error) if has_code(&error, 410) => Ok(None),
+            Err(error) => Err(api_error(doing, error)),
+        }
     }
 
     /// What becomes of the Pod of that name from `version` on.

@@ -6,6 +6,8 @@ use sandbox::{Effect, Error, ErrorKind};
 
 /// The longest message that is taken over from the API server.
 const MAX_MESSAGE: usize = 2048;
+/// The longest that a server's wish to be left alone is heeded.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// An answer that was not the wanted one.
 pub(crate) fn api_error(doing: &str, error: kube::Error) -> Error {
@@ -38,9 +40,20 @@ pub(crate) fn no_answer(doing: &str, after: Duration) -> Error {
 pub(crate) fn is_transient(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => matches!(status.code, 408 | 429 | 500 | 502..=504),
-        kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => true,
+        // The last is an answer that was cut short: what it was to is done none the less.
+        kube::Error::HyperError(_)
+        | kube::Error::Service(_)
+        | kube::Error::ReadEvents(_)
+        | kube::Error::SerdeError(_) => true,
         _ => false,
     }
+}
+
+/// How long the server wants to be left alone; it does not say so for long.
+pub(crate) fn retry_after(error: &kube::Error) -> Duration {
+    let kube::Error::Api(status) = error else { return Duration::ZERO };
+    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER)
 }
 
 pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {

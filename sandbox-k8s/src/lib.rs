@@ -60,10 +60,12 @@
 //! | finds no node for [`K8sConfig::unschedulable_grace`] | `Unschedulable`; removed if this call has made it | `NotFound` |
 //! | has an image that cannot be pulled for [`K8sConfig::image_pull_grace`], or never | `ImagePull`; removed likewise | `NotFound` |
 //! | cannot make its container, or cut its network off | `Unavailable`; removed likewise | `NotFound` |
+//! | has a gate that ends again and again | `Unavailable`; removed whoever has made it | `NotFound` |
+//! | is in phase `Unknown` | waits, at most [`K8sConfig::ready_timeout`]; never removed | `NotFound` |
 //! | was removed while somebody waited | `NotFound` | `NotFound` |
 //!
 //! An error of the API server says nothing about the Pod: reads and removals are repeated until their deadline, and nothing is removed because
-//! of it. A command is never repeated.
+//! of it. What a server says of `Retry-After` is heeded, up to ten seconds. A command is never repeated.
 //!
 //! # Time
 //!
@@ -99,6 +101,7 @@ mod gate;
 mod grammar;
 mod handle;
 mod image;
+mod listing;
 mod make;
 mod names;
 mod pod;

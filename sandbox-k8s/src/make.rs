@@ -164,11 +164,13 @@ impl K8s {
         let live = self.handle(&spec.session, pod)?;
         let patience = deadline.min(Instant::now() + FIRST_SHELL);
         loop {
-            let entered = match live.guest.warm_up().await {
-                Ok(()) if mine => self.look_at_image(spec, &live).await,
-                other => other,
+            let entering = async {
+                live.guest.warm_up().await?;
+                if mine { self.look_at_image(spec, &live).await } else { Ok(()) }
             };
-            let Err(error) = entered else { return Ok(live) };
+            // A shell has patience of its own, which is not this call's.
+            let late = |_| Err(Error::new(ErrorKind::DeadlineExceeded).because("no shell was ready in time"));
+            let Err(error) = timeout_at(deadline, entering).await.unwrap_or_else(late) else { return Ok(live) };
             let may_pass = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost);
             if may_pass && Instant::now() < patience {
                 sleep(Duration::from_millis(50)).await;

@@ -3,25 +3,26 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use sandbox::{
-    Capabilities, Checked, Death, Error, ErrorKind, ExportStream, GateMinter, GateRevoker, Owned, OwnedState,
-    OwnedStream, Provider, Sandbox, SandboxPath, SessionId, Spec,
+    Capabilities, Checked, Death, Error, ErrorKind, ExportStream, GateMinter, GateRevoker, OwnedStream, Provider,
+    Sandbox, SandboxPath, SessionId, Spec,
 };
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 use tokio::time::Instant;
 
 use crate::api::Pods;
 use crate::config::{K8sConfig, check_namespace};
+use crate::error::uncertain;
 use crate::handle::Live;
+use crate::listing;
 use crate::names::{Keys, pod_name};
 use crate::stamp;
-use crate::state::{State, state};
+use crate::state::{State, death, state};
 use crate::wait;
 
 /// How many Pods are removed at once.
@@ -204,7 +205,10 @@ impl K8s {
             State::Starting(text) | State::Stuck(_, text) => Err(absent().because(format!("it is not ready: {text}"))),
             State::Dying => Err(absent().with_death(Death::Ended)),
             State::Dead(why, _) => Err(absent().with_death(why.reason).because(why.detail)),
-            State::Ending => Err(absent().with_death(Death::Deleted).because("it is being removed")),
+            State::Ending => {
+                let why = death(&pod).map_or(Death::Deleted, |(why, _)| why);
+                Err(absent().with_death(why).because("it is being removed"))
+            }
         }
     }
 
@@ -220,7 +224,12 @@ impl K8s {
         let mut from: Option<String> = None;
         let mut failed = None;
         loop {
-            let page = place.pods.page(&selector, None, None, from.as_deref()).await?;
+            let page = place.pods.page(&selector, None, None, from.as_deref(), deadline).await.map_err(uncertain)?;
+            // What is gone by then is not on the next first page.
+            let Some(page) = page else {
+                from = None;
+                continue;
+            };
             let found = page.items.into_iter().filter_map(|entry| Some((entry.metadata.name?, entry.metadata.uid?)));
             let removals: Vec<_> = found
                 .map(|(name, uid)| {
@@ -276,49 +285,7 @@ impl Provider for K8s {
     }
 
     async fn owned(&self) -> Result<OwnedStream, Error> {
-        // Metadata says nothing of the phase: it is what each list selects by. All of them see one state of the cluster, so that no
-        // session is missed or told twice while its phase changes.
-        const LISTS: [(&str, OwnedState); 3] = [
-            ("status.phase=Running", OwnedState::Running),
-            ("status.phase=Pending", OwnedState::Starting),
-            ("status.phase!=Running,status.phase!=Pending", OwnedState::Ended),
-        ];
-        struct At {
-            list: usize,
-            version: Option<String>,
-            from: Option<String>,
-        }
-        let place = Arc::clone(&self.place);
-        let selector = Keys::of(&place.config).selector(&place.config.deployment, None);
-        let begin = At { list: 0, version: None, from: None };
-        let pages = stream::try_unfold(begin, move |mut at| {
-            let (place, selector) = (Arc::clone(&place), selector.clone());
-            async move {
-                let Some((fields, phase)) = LISTS.get(at.list) else { return Ok::<_, Error>(None) };
-                let page = place.pods.page(&selector, Some(fields), at.version.as_deref(), at.from.as_deref()).await?;
-                at.version = at.version.or(page.metadata.resource_version).filter(|version| !version.is_empty());
-                at.from = page.metadata.continue_.filter(|token| !token.is_empty());
-                at.list += usize::from(at.from.is_none());
-                let entries: Vec<_> = page
-                    .items
-                    .into_iter()
-                    .filter_map(|entry| {
-                        let metadata = entry.metadata;
-                        let session = stamp::session(&metadata, &place.config)?;
-                        let ending = metadata.deletion_timestamp.is_some();
-                        let state = if ending { OwnedState::Ending } else { *phase };
-                        let owned = Owned::new(session, state, metadata.uid.unwrap_or_default());
-                        let made = metadata.creation_timestamp.and_then(|time| system_time(time.0.as_second()));
-                        Some(Ok(match made {
-                            Some(made) => owned.created_at(made),
-                            None => owned,
-                        }))
-                    })
-                    .collect();
-                Ok(Some((stream::iter(entries), at)))
-            }
-        });
-        Ok(OwnedStream::new(pages.try_flatten()))
+        Ok(listing::owned(&self.place))
     }
 
     async fn reap(&self, session: &SessionId) -> Result<(), Error> {
@@ -328,8 +295,4 @@ impl Provider for K8s {
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
         self.find(session).await?.guest.export(root).await
     }
-}
-
-fn system_time(seconds: i64) -> Option<SystemTime> {
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(seconds).ok()?))
 }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::Pods;
 use crate::config::K8sConfig;
+use crate::error::has_code;
 use crate::state::{State, Stuck, state};
 
 /// How often to ask where there is no watch.
@@ -28,23 +29,27 @@ pub(crate) struct Observer<'a> {
     name: &'a str,
     events: Option<BoxStream<'static, Result<WatchEvent<Pod>, KubeError>>>,
     asked: bool,
+    forbidden: bool,
 }
 
 impl<'a> Observer<'a> {
     pub(crate) fn new(pods: &'a Pods, name: &'a str) -> Self {
-        Self { pods, name, events: None, asked: false }
+        Self { pods, name, events: None, asked: false, forbidden: false }
     }
 
     /// Goes on from a Pod that was just read.
     async fn follow(&mut self, pod: &Pod) {
         let version = pod.metadata.resource_version.clone().unwrap_or_default();
-        if version.is_empty() {
+        if version.is_empty() || self.forbidden {
             return;
         }
         // Without the right to watch, or without a watch at the moment, it asks.
         match self.pods.watch(self.name, &version).await {
             Ok(events) => self.events = Some(events),
-            Err(error) => tracing::debug!(error = %error, "no watch; asking instead"),
+            Err(error) => {
+                tracing::debug!(error = %error, "no watch; asking instead");
+                self.forbidden = has_code(&error, 403);
+            }
         }
     }
 

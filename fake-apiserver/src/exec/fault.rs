@@ -1,5 +1,7 @@
 //! How a stream opened by exec goes wrong.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use serde_json::Value;
 
 use crate::gate::Gate;
@@ -35,6 +37,43 @@ pub struct ExecFault {
     pub(super) no_pong: bool,
     pub(super) never_ends: bool,
     pub(super) protocol: Option<Protocol>,
+    pub(super) trace: Option<Trace>,
+}
+
+/// Where the frames of a stream ended: what a test needs to cut the next one there. Clones are the same trace.
+#[derive(Debug, Clone, Default)]
+pub struct Trace(Arc<Mutex<(Vec<u64>, Vec<u64>)>>);
+
+impl Trace {
+    /// An empty trace.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// After how many bytes of output each frame of it ended, in the order in which they were sent.
+    #[must_use]
+    pub fn output(&self) -> Vec<u64> {
+        self.with(|(output, _)| output.clone())
+    }
+
+    /// After how many bytes of standard input each frame of it ended.
+    #[must_use]
+    pub fn input(&self) -> Vec<u64> {
+        self.with(|(_, input)| input.clone())
+    }
+
+    pub(super) fn sent(&self, bytes: u64) {
+        self.with(|(output, _)| output.push(bytes));
+    }
+
+    pub(super) fn taken(&self, bytes: u64) {
+        self.with(|(_, input)| input.push(bytes));
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut (Vec<u64>, Vec<u64>)) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -172,6 +211,13 @@ impl ExecFault {
     #[must_use]
     pub fn never_ends(mut self) -> Self {
         self.never_ends = true;
+        self
+    }
+
+    /// No fault: notes where the frames end, of every stream that the rule is for.
+    #[must_use]
+    pub fn trace(mut self, trace: &Trace) -> Self {
+        self.trace = Some(trace.clone());
         self
     }
 

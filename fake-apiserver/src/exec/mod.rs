@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-pub use fault::ExecFault;
+pub use fault::{ExecFault, Trace};
 use process::Job;
 use session::Subject;
 

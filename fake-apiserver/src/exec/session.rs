@@ -230,6 +230,9 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
         }
         self.raw(&frames::message(channel, data)).await?;
         self.sent += data.len() as u64;
+        if let Some(trace) = &self.fault.trace {
+            trace.sent(self.sent);
+        }
         self.stop_if_told().await;
         Ok(Next::GoOn)
     }
@@ -333,6 +336,9 @@ impl Reader<'_> {
                     data.truncate(left);
                 }
                 self.taken += data.len() as u64;
+                if let Some(trace) = &self.fault.trace {
+                    trace.taken(self.taken);
+                }
                 if let Some(input) = self.input.as_ref().filter(|_| !data.is_empty()) {
                     // The process's task ends only with the process.
                     let _ = input.send(data).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fake_apiserver::{Cut, ExecFault, FakeApi, Gate, On, Options, Protocol, Rule};
+use fake_apiserver::{Cut, ExecFault, FakeApi, Gate, On, Options, Protocol, Rule, Trace};
 use futures::{SinkExt, StreamExt};
 use kube::api::WatchParams;
 use serde_json::json;
@@ -254,4 +254,16 @@ async fn one_stream_can_be_offered_another_protocol() {
     let pods = pods(&api);
     add(&api, &pods, "a").await;
     assert!(!Asking::new(&["true"]).open(&api, "a").await.unwrap().v5);
+}
+
+#[tokio::test]
+async fn a_trace_tells_where_frames_ended() {
+    let trace = Trace::new();
+    let api = with(ExecFault::new().one_byte_per_frame().trace(&trace)).await;
+    let mut stream = Asking::new(&["head", "-c", "3"]).stdin().open(&api, "a").await.unwrap();
+    stream.send(0, b"ab").await.unwrap();
+    stream.send(0, b"c").await.unwrap();
+    let seen = stream.rest().await;
+    assert_eq!((seen.stdout.as_slice(), seen.code()), (b"abc".as_slice(), Some(0)));
+    assert_eq!((trace.input(), trace.output()), (vec![2, 3], vec![1, 2, 3]));
 }

@@ -1,0 +1,14 @@
+//! What a real cluster does not show on cue: an API server that loses answers, lies, and breaks streams.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a failure here is the point")]
+
+mod bed;
+mod create;
+mod cuts;
+mod listing;
+mod stream;
+mod table;
+mod uid;
+mod urls;
+mod watches;
