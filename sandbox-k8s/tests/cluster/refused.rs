@@ -147,5 +147,5 @@ async fn context(_bed: Bed) -> Outcome {
     holds("its text", error.to_string().contains("/no/such/file"), &error)?;
     // What breaks a rule is said before any file is read.
     let malformed = K8sConfig::default().with_kubeconfig("/no/such/file").with_namespace("kube-system");
-    equal("its kind", fails("connect", malformed.connect().await)?.kind(), ErrorKind::InvalidRequest)
+    equal("its kind", fails("connect", malformed.connect().await)?.kind(), ErrorKind::InvalidSpec)
 }
