@@ -58,7 +58,9 @@ async fn a_file_that_becomes_something_else_all_the_time() {
         std::fs::write(d.join("good"), vec![b'g'; size]).unwrap();
         for other in ["ln -s secret other", "mkfifo other"] {
             let _ = std::fs::remove_file(d.join("path"));
-            let swap = format!("while :; do cp good other; mv -fT other path; {other}; mv -fT other path; done");
+            // The file stays for a moment, so that a read can find it also where everything is slow.
+            let swap =
+                format!("while :; do cp good other; mv -fT other path; sleep 0.02; {other}; mv -fT other path; done");
             let attacker = Attacker::start(d, &swap);
             let until = Instant::now() + Duration::from_secs(2);
             let mut whole = 0;

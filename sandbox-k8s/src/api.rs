@@ -20,6 +20,8 @@ use crate::error::{api_error, has_code, is_transient, no_answer, retry_after, un
 const PAGE: u32 = 250;
 /// How long the API server keeps one watch open.
 const WATCH_SECONDS: u32 = 240;
+/// What etcd takes in one request unless it is told otherwise.
+const MAX_POD: usize = 1_572_864;
 
 /// The Pods of a namespace.
 #[derive(Clone)]
@@ -111,6 +113,13 @@ impl Pods {
     /// has made it.
     pub(crate) async fn create(&self, pod: &Pod, nonce_key: &str, deadline: Instant) -> Result<Created, Error> {
         let doing = "create pods";
+        let size = serde_json::to_vec(pod).map_or(0, |text| text.len());
+        if size > MAX_POD {
+            // A server takes its time over it, and says so in as many ways as there are versions.
+            return Err(Error::new(ErrorKind::InvalidSpec).because(format!(
+                "the Pod has {size} bytes, and a cluster stores at most {MAX_POD}: make `env` smaller"
+            )));
+        }
         let name = pod.metadata.name.clone().unwrap_or_default();
         let params = PostParams::default();
         match self.ask(doing, deadline, || self.api.create(&params, pod)).await.map_err(uncertain)? {

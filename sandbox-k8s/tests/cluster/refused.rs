@@ -105,7 +105,9 @@ async fn too_large(bed: Bed) -> Outcome {
     }
     let spec = bed.spec().with_env(env);
     let error = fails("the provision", bed.provider()?.provision(&spec).await)?;
-    holds("its kind", matches!(error.kind(), ErrorKind::InvalidSpec | ErrorKind::Unavailable), &error)?;
+    equal("its kind", error.kind(), ErrorKind::InvalidSpec)?;
+    let why = error.reason().unwrap_or_default();
+    holds("the reason", why.contains("a cluster stores at most"), why)?;
     equal("what is left", bed.uid(&spec.session).await?, None)
 }
 
