@@ -9,6 +9,9 @@ use crate::guest::Inner;
 use crate::running::{End, Running, Start};
 use crate::stream::{DRAIN, Source, Stream, wait_closed};
 
+/// The code by which the clock judges a command that is said not to have been started.
+pub(crate) const NOT_STARTED: i32 = 126;
+
 /// Runs a command.
 pub(crate) async fn run(guest: &Inner, request: &ExecRequest) -> Result<ExecResult, Error> {
     let marker = guest.marker(request.limit);
@@ -21,7 +24,12 @@ pub(crate) async fn run(guest: &Inner, request: &ExecRequest) -> Result<ExecResu
     let code = match verdict.end {
         Some(end) => {
             running.settle(&guest.pool, verdict.reusable);
-            end.code(workdir)?
+            match end.code(workdir) {
+                Err(_) if verdict.timed_out => KILLED,
+                // A shell that starts nothing says so at once: whoever says so after its limit may have started something.
+                Err(e) if watch.clock.has_signalled() => return Err(e.with_effect(Effect::Unknown)),
+                code => code?,
+            }
         }
         // Not settled: dropping it kills what is left.
         None => KILLED,
@@ -167,7 +175,7 @@ impl Watch {
         let end = self.out.end.filter(|_| self.has_ended())?;
         let (timed_out, retired) = match end {
             End::Exit { code, retired } => (self.clock.verdict(code, now)?, retired),
-            End::NoWorkdir | End::BadWorkdir => (false, false),
+            End::NoWorkdir | End::BadWorkdir => (self.clock.verdict(NOT_STARTED, now)?, false),
         };
         let stream = &running.lease().stream;
         let clean = stream.out.scanner.held() == 0 && stream.err.scanner.held() == 0;

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 use crate::Carrier;
 use crate::clock::{KILLED, LimitClock};
 use crate::control::Who;
+use crate::exec::NOT_STARTED;
 use crate::guest::{Inner, explain};
 use crate::pool::lock;
 use crate::record::Nonce;
@@ -179,14 +180,19 @@ impl Supervisor {
             // Only now: an end that was seen after this moment is not judged by an earlier one.
             let now = Instant::now();
             if let (Some(out), Some(_)) = (&out, &err) {
-                let code = out.clone()?.code(&self.workdir)?;
-                if let Some(timed_out) = self.clock.verdict(code, now) {
+                let code = out.clone()?.code(&self.workdir);
+                if let Some(timed_out) = self.clock.verdict(*code.as_ref().unwrap_or(&NOT_STARTED), now) {
                     // It ended by itself: nothing to kill. The stream is not used again.
                     let running = lock(&self.running).take();
                     if let Some(running) = running {
                         running.forget();
                     }
-                    return Ok(Exit::new(if timed_out { KILLED } else { code }, timed_out));
+                    return match code {
+                        _ if timed_out => Ok(Exit::new(KILLED, true)),
+                        Ok(code) => Ok(Exit::new(code, false)),
+                        Err(e) if self.clock.has_signalled() => Err(e.with_effect(Effect::Unknown)),
+                        Err(e) => Err(e),
+                    };
                 }
             }
             if self.clock.is_over(now) {

@@ -30,6 +30,8 @@ enum Manner {
     Good,
     /// Begins commands and never ends them, nor answers to a signal.
     Endless,
+    /// Begins commands, and says after that many milliseconds that there is no such directory to start them in.
+    Denies(u64),
 }
 
 const LARGE: u64 = 20 << 20;
@@ -143,6 +145,14 @@ impl Shell {
                 let (_, words) = self.words(&["__sbx_exec"]).await?;
                 self.out.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
                 self.err.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
+            },
+            Manner::Denies(millis) => loop {
+                let (_, words) = self.words(&["__sbx_exec"]).await?;
+                for end in [format!("{}B0000", words[0]), format!("{}E0003w n", words[1])] {
+                    self.out.write_all(end.as_bytes()).await?;
+                    self.err.write_all(end.as_bytes()).await?;
+                    sleep(Duration::from_millis(millis)).await;
+                }
             },
             Manner::Trickle | Manner::Tired | Manner::Steady => {
                 let heads = ["__sbx_read", "__sbx_export", "__sbx_write", "__sbx_bulk"];
@@ -343,4 +353,24 @@ async fn orders_that_nobody_carries_out_do_not_pile_up() {
     let begun = Instant::now();
     assert!(guest.exec(limited).await.unwrap().timed_out);
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+/// Whoever ran past its limit was started, whatever a shell says by then.
+#[tokio::test(start_paused = true)]
+async fn what_ran_past_its_limit_was_started() {
+    let limit = Duration::from_secs(1);
+    for (millis, started) in [(200, false), (1200, true), (1700, true), (3500, true)] {
+        let (guest, _) = guest(&[Manner::Denies(millis)]);
+        let grace = Duration::from_secs(3);
+        let result = guest.exec(ExecRequest::shell("true").with_limit(limit).with_grace(grace)).await;
+        let mut process = guest.spawn(SpawnRequest::shell("true").with_limit(limit)).await.unwrap();
+        let exit = process.wait().await;
+        if started {
+            assert!(result.unwrap().timed_out && exit.unwrap().timed_out, "after {millis} ms");
+        } else {
+            for error in [result.unwrap_err(), exit.unwrap_err()] {
+                assert_eq!((error.kind(), error.effect()), (ErrorKind::FileNotFound, Effect::None));
+            }
+        }
+    }
 }

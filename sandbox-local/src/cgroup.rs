@@ -137,11 +137,29 @@ impl Groups {
     fn try_out(&self, tools: &Tools) -> io::Result<()> {
         let bounds =
             Bounds { memory: self.memory.as_ref().map(|_| 1 << 30), cpu_millis: self.cpu.as_ref().map(|_| 1000) };
-        let name = format!("sandbox-trial-{}", std::process::id());
+        // Two containers can have processes of one number.
+        let nonce = crate::store::nonce().map_err(|e| io::Error::other(e.to_string()))?;
+        let name = format!("{TRIAL}{}", &nonce[..16]);
         let paths = self.paths(&name, bounds);
+        paths.iter().filter_map(|path| path.parent()).for_each(remove_forgotten_trials);
         let tried = self.make(&name, bounds).and_then(|()| join_once(tools, &join_files(&paths)));
         let removed = remove(&paths, Instant::now() + PATIENCE);
         tried.and(removed)
+    }
+}
+
+/// What the groups of trials are called.
+const TRIAL: &str = "sandbox-trial-";
+
+/// Removes what a caller that was killed in the middle of its trial has left: groups without a process that are older than any trial.
+fn remove_forgotten_trials(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_trial = entry.file_name().to_str().is_some_and(|name| name.starts_with(TRIAL));
+        let age = entry.metadata().ok().and_then(|meta| meta.modified().ok()?.elapsed().ok());
+        if is_trial && age.is_some_and(|age| age > PATIENCE * 4) {
+            // One with a process in it does not go.
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 

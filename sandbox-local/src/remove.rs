@@ -81,7 +81,7 @@ fn walk(path: &Path, stop: &dyn Fn() -> bool) -> io::Result<()> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         if level.children.is_empty() {
-            level.children = sweep(&at)?;
+            level.children = sweep(&at, stop)?;
         }
         if let Some(child) = level.children.pop() {
             at = enter(&at, &child, device)?;
@@ -154,10 +154,14 @@ fn enter(parent: &OwnedFd, name: &CStr, device: u64) -> io::Result<OwnedFd> {
 }
 
 /// Removes what goes at once; answers some of the directories that did not, and nothing once there are none.
-fn sweep(directory: &OwnedFd) -> io::Result<Vec<CString>> {
+fn sweep(directory: &OwnedFd, stop: &dyn Fn() -> bool) -> io::Result<Vec<CString>> {
     let mut left = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
+        // How many there are is the tenant's choice.
+        if stop() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let name = entry.file_name();
         if name == c"." || name == c".." || remove_at_once(directory, name)? {
             continue;
@@ -179,6 +183,26 @@ mod tests {
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(60)
+    }
+
+    /// One directory of many names does not hold it up.
+    #[test]
+    fn it_stops_between_two_names() {
+        let base = tempfile::tempdir().unwrap();
+        let flat = base.path().join("flat");
+        std::fs::create_dir(&flat).unwrap();
+        for i in 0..1000 {
+            std::fs::write(flat.join(i.to_string()), "").unwrap();
+        }
+        let asked = std::cell::Cell::new(0);
+        let stop = || {
+            asked.set(asked.get() + 1);
+            asked.get() > 100
+        };
+        assert_eq!(tree_unless(&flat, &stop).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(std::fs::read_dir(&flat).unwrap().count() > 890);
+        tree(&flat, soon()).unwrap();
+        assert!(!flat.exists());
     }
 
     /// Somebody with a descriptor of a deep directory moves it up while it is being emptied, over and over.

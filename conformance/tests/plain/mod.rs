@@ -72,7 +72,7 @@ impl Drop for World {
 struct Plain(Arc<World>);
 
 const SETUP: &str = r#"
-set -e
+set -e; PATH=$PATH:/usr/sbin:/sbin
 R=$1 W=$2
 mount -t tmpfs -o mode=755 tmpfs "$R"
 mkdir -p "$R"/{usr,etc,dev/shm,proc,tmp,mnt,run,old} "$R$W"

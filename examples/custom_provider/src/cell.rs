@@ -15,7 +15,7 @@ use crate::{command, fault};
 
 /// A tree in memory with the machine's programs, and a first process that reaps orphans.
 const SETUP: &str = r#"
-set -e
+set -e; PATH=$PATH:/usr/sbin:/sbin
 R=$1 W=$2
 mount -t tmpfs -o mode=755 tmpfs "$R"
 mkdir -p "$R"/{usr,etc,dev/shm,proc,tmp,mnt,run,old} "$R$W"
