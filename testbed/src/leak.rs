@@ -56,7 +56,11 @@ impl Snapshot {
             }
         }
         // What sandboxes keep on this machine, perhaps for others and just now, is theirs to clean up and has checks of its own.
-        lines.retain(|line| !foreign(line, prefix) && !SANDBOXES.iter().any(|start| line.starts_with(start)));
+        let sandboxes = |line: &str| {
+            SANDBOXES.iter().any(|start| line.starts_with(start))
+                || line.starts_with("cgroup ") && line.contains("/sandbox-")
+        };
+        lines.retain(|line| !foreign(line, prefix) && !sandboxes(line));
         Ok(Self(lines))
     }
 

@@ -57,7 +57,10 @@ impl Task {
     pub(crate) fn new(program: impl AsRef<OsStr>, limit: Duration) -> Self {
         let program = program.as_ref();
         let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
-        let mut command = Command::new(program);
+        // An ordinary user's PATH need not have the system's tools.
+        let system = ["/usr/sbin", "/sbin"].map(|dir| Path::new(dir).join(program)).into_iter().find(|at| at.is_file());
+        let found = system.filter(|_| !program.as_encoded_bytes().contains(&b'/') && !in_search_path(program));
+        let mut command = Command::new(found.as_deref().map_or(program, Path::as_os_str));
         // What `cargo run` says about this crate must not reach the programs that we start.
         for (key, _) in std::env::vars_os() {
             let key_text = key.to_string_lossy();
@@ -219,8 +222,12 @@ pub(crate) fn tail(text: &str, count: usize) -> String {
 
 /// Whether a program of that name is in PATH or where system tools live.
 pub(crate) fn in_path(program: &str) -> bool {
+    in_search_path(program) || ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(program).is_file())
+}
+
+fn in_search_path(program: impl AsRef<OsStr>) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).is_file())
+    std::env::split_paths(&path).any(|dir| dir.join(program.as_ref()).is_file())
 }
 
 fn read_lines(stream: Stream, from: impl Read + Send + 'static, to: SyncSender<Event>) {
