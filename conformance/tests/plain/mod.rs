@@ -221,10 +221,16 @@ impl Provider for Plain {
         if let Some(init) = Init::read(&dir) {
             init.end().await?;
         }
-        match std::fs::remove_dir_all(&dir) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fault(e)),
-            _ => Ok(()),
+        // Whoever was making it was killed a moment ago, and may still have been at work.
+        for _ in 0..500 {
+            match std::fs::remove_dir_all(&dir) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                Err(e) if e.kind() != std::io::ErrorKind::DirectoryNotEmpty => return Err(fault(e)),
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Ok(()) => return Ok(()),
+            }
         }
+        Err(Error::new(ErrorKind::DeadlineExceeded).with_effect(Effect::Unknown))
     }
 
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {

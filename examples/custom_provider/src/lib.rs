@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sandbox::{
-    Capabilities, Error, ErrorKind, ExportStream, Owned, OwnedState, OwnedStream, Provider, ProviderExt, Sandbox,
-    SandboxPath, SessionId, Spec, async_trait,
+    Capabilities, Effect, Error, ErrorKind, ExportStream, Owned, OwnedState, OwnedStream, Provider, ProviderExt,
+    Sandbox, SandboxPath, SessionId, Spec, async_trait,
 };
 
 pub use cell::{Cell, Init};
@@ -58,10 +58,16 @@ impl Cells {
         if let Some(init) = Init::read(&dir) {
             init.end().await?;
         }
-        match std::fs::remove_dir_all(dir) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fault(e)),
-            _ => Ok(()),
+        // Whoever was making it was killed a moment ago, and may still have been at work.
+        for _ in 0..500 {
+            match std::fs::remove_dir_all(&dir) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                Err(e) if e.kind() != std::io::ErrorKind::DirectoryNotEmpty => return Err(fault(e)),
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Ok(()) => return Ok(()),
+            }
         }
+        Err(Error::new(ErrorKind::DeadlineExceeded).with_effect(Effect::Unknown))
     }
 }
 
