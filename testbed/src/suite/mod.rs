@@ -11,7 +11,7 @@ use clap::Args;
 
 use self::beds::{Beds, InHost};
 use self::build::{Built, TestBinary};
-use crate::error::Result;
+use crate::error::{Context as _, Result};
 use crate::metadata::{Metadata, cargo};
 use crate::packages;
 use crate::process::{Stream, Task};
@@ -188,6 +188,9 @@ fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: 
     for executable in built.programs.values() {
         user.lend(executable)?;
     }
+    if let Some(binary) = built.tests.iter().find(|binary| binary.package == "examples") {
+        lend_examples(&user, binary)?;
+    }
     let chosen = |binary: &&TestBinary| ALSO_AS_USER.contains(&binary.package.as_str());
     for binary in built.tests.iter().filter(chosen) {
         let executable = user.lend(&binary.executable)?;
@@ -213,6 +216,24 @@ fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: 
         Counts { passed: u64::from(left.is_empty()), failed: u64::from(!left.is_empty()), ..Counts::default() };
     tally.push("no process of the ordinary user is left", counts, started);
     Ok(())
+}
+
+/// Puts the built examples where a lent test looks for them: beside its folder, as in cargo's own.
+fn lend_examples(user: &OrdinaryUser, binary: &TestBinary) -> Result<()> {
+    let Some(built) = binary.executable.parent().and_then(Path::parent) else { return Ok(()) };
+    let (from, to) = (built.join("examples"), user.path().join("examples"));
+    let copy = || -> std::io::Result<()> {
+        std::fs::create_dir_all(&to)?;
+        for entry in std::fs::read_dir(&from)?.flatten() {
+            // The others are the same under cargo's own names.
+            let name = entry.file_name();
+            if name.to_string_lossy().chars().all(|c| c.is_ascii_lowercase() || c == '_') {
+                std::fs::copy(entry.path(), to.join(name))?;
+            }
+        }
+        Ok(())
+    };
+    copy().doing(|| format!("copy the examples from {}", from.display()))
 }
 
 fn pass_on(stream: Stream, line: &str) {
