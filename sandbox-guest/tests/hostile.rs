@@ -4,13 +4,16 @@
 
 mod common;
 
+use std::io::Read;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::Bare;
 use common::files::*;
+use rustix::process::{Pid, Signal};
 use sandbox::{ErrorKind, FileBatch, FileWrite};
 use sandbox_guest::Guest;
 
@@ -20,15 +23,17 @@ struct Attacker(Child);
 impl Attacker {
     fn start(dir: &Path, script: &str) -> Self {
         let mut command = Command::new("bash");
-        command.args(["-c", script]).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
+        command.args(["-c", script]).current_dir(dir).process_group(0);
+        Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
     }
 }
 
 impl Drop for Attacker {
     fn drop(&mut self) {
-        self.0.kill().unwrap();
+        rustix::process::kill_process_group(Pid::from_child(&self.0), Signal::KILL).unwrap();
         self.0.wait().unwrap();
+        // The tool that it was waiting for has ended too when nobody has this open.
+        self.0.stdout.take().unwrap().read_to_end(&mut Vec::new()).unwrap();
     }
 }
 
@@ -57,10 +62,11 @@ async fn a_file_that_becomes_something_else_all_the_time() {
         std::fs::write(d.join("secret"), vec![b's'; size]).unwrap();
         std::fs::write(d.join("good"), vec![b'g'; size]).unwrap();
         for other in ["ln -s secret other", "mkfifo other"] {
-            let _ = std::fs::remove_file(d.join("path"));
-            // The file stays for a moment, so that a read can find it also where everything is slow.
-            let swap =
-                format!("while :; do cp good other; mv -fT other path; sleep 0.02; {other}; mv -fT other path; done");
+            // What a killed attacker left half-way would be in the way of the next: a copy into a FIFO waits for ever.
+            for left in ["path", "other"] {
+                let _ = std::fs::remove_file(d.join(left));
+            }
+            let swap = format!("while :; do cp good other; mv -fT other path; {other}; mv -fT other path; done");
             let attacker = Attacker::start(d, &swap);
             let until = Instant::now() + Duration::from_secs(2);
             let mut whole = 0;

@@ -5,8 +5,8 @@
 __sbx_export() {
     local dir=${2%/*} name=${2##*/} text
     __sbx_fault=
-    if [[ ! -e $2 && ! -L $2 ]]; then
-        __sbx_missing "$2"
+    if [[ ! -e $2 && ! -L $2 ]] && __sbx_missing "$2"; then
+        :
     elif ! (PATH=$__sbx_tools && type -P tar >/dev/null); then
         __sbx_fault='notool tar'
     elif ! cd -P -- "${dir:-/}"; then

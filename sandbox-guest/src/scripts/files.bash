@@ -81,12 +81,13 @@ __sbx_walk() {
     done
 }
 
-# __sbx_missing PATH: why PATH does not exist, in __sbx_fault.
+# __sbx_missing PATH: why PATH does not exist, in __sbx_fault. Fails if by now it does.
 __sbx_missing() {
     __sbx_walk "$1"
+    ((${#__sbx_gone[@]})) || return 1
     if [[ ! -d $__sbx_near ]]; then
         __sbx_fault=notdir
-    elif [[ ! -x $__sbx_near && ${#__sbx_gone[@]} -gt 0 ]]; then
+    elif [[ ! -x $__sbx_near ]]; then
         __sbx_fault='denied Permission denied'
     else
         __sbx_fault=missing
@@ -180,7 +181,7 @@ __sbx_open() {
         elif [[ -e $path ]]; then
             __sbx_fault=irregular
         else
-            __sbx_missing "$path"
+            __sbx_missing "$path" || continue
         fi
         return 1
     done
