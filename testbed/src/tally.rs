@@ -62,17 +62,25 @@ struct Row {
 #[derive(Debug)]
 pub(crate) struct Tally {
     rows: Vec<Row>,
+    /// What to say of failures once more at the end, where it is read first.
+    failures: Vec<String>,
     started: Instant,
 }
 
 impl Tally {
     pub(crate) fn new() -> Self {
-        Self { rows: Vec::new(), started: Instant::now() }
+        Self { rows: Vec::new(), failures: Vec::new(), started: Instant::now() }
     }
 
     /// Adds a row that began at `started` and ends now.
     pub(crate) fn push(&mut self, name: impl Into<String>, counts: Counts, started: Instant) {
         self.rows.push(Row { name: name.into(), counts, took: started.elapsed() });
+    }
+
+    /// Has a failure told again after all rows, by its first lines.
+    pub(crate) fn failure(&mut self, text: &str) {
+        const LINES: usize = 5;
+        self.failures.push(text.lines().take(LINES).collect::<Vec<_>>().join("\n    "));
     }
 
     pub(crate) fn total(&self) -> Counts {
@@ -93,6 +101,9 @@ impl Tally {
             println!("{:>8.1}  {passed:>6} {failed:>6} {ignored:>7}  {name}{mark}", took.as_secs_f64());
         }
         println!("{:>8.1}  in all", self.started.elapsed().as_secs_f64());
+        for failure in &self.failures {
+            println!("FAILED: {failure}");
+        }
         let mut total = self.total();
         if total.passed + total.failed == 0 {
             println!("nothing ran, which counts as one failure");
@@ -128,6 +139,9 @@ impl<'a> Checks<'a> {
         };
         println!("{}: {name} ... {verdict}", self.subject);
         let counts = Counts { passed: u64::from(!failed), failed: u64::from(failed), ignored: 0 };
+        if let Err(error) = &outcome {
+            self.tally.failure(&format!("{}: {name}: {error}", self.subject));
+        }
         self.tally.push(format!("{}: {name}", self.subject), counts, started);
         Ok(())
     }

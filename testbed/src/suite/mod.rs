@@ -128,9 +128,13 @@ fn one(title: &str, task: Task, args: &[String], tally: &mut Tally) -> Result<()
     let ended = task.args(args).lines(|stream, line| {
         pass_on(stream, line);
         counts = Counts::from_result_line(line).or(counts);
+        if let Some(test) = line.strip_prefix("test ").and_then(|line| line.strip_suffix(" ... FAILED")) {
+            tally.failure(&format!("{title}: {test}"));
+        }
     })?;
     if !ended.success() {
         println!("==> {title}: {ended}");
+        tally.failure(&format!("{title}: {ended}"));
     }
     let counts = counts.unwrap_or_else(|| {
         println!("==> {title}: ended without a result line, which counts as one failure");
@@ -210,7 +214,9 @@ fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: 
     let started = Instant::now();
     let left = user.leftovers(Duration::from_secs(10))?;
     for process in &left {
-        println!("left behind by the tests of the ordinary user: {process}");
+        let text = format!("left behind by the tests of the ordinary user: {process}");
+        println!("{text}");
+        tally.failure(&text);
     }
     let counts =
         Counts { passed: u64::from(left.is_empty()), failed: u64::from(!left.is_empty()), ..Counts::default() };
