@@ -20,8 +20,10 @@ pub struct Case<F: Factory> {
     pub profile: &'static str,
     /// The claim without which it does not apply.
     pub needs: Option<Need<F::Claims>>,
-    /// How often it runs, each time on a context of its own: more than once where something races.
+    /// How often it runs, each time on a context of its own.
     pub repeat: u32,
+    /// Something races in it, so that it runs [`Case::ROUNDS`] times where slow cases run too.
+    pub races: bool,
     /// It must wait long; run only when asked to.
     pub slow: bool,
     /// How long one run may take in all.
@@ -40,6 +42,9 @@ pub struct Need<C> {
 }
 
 impl<F: Factory> Case<F> {
+    /// How often a case that races runs where slow cases run too.
+    pub const ROUNDS: u32 = 20;
+
     /// A case of the profile `core` that every backend must pass.
     pub fn new<Fut>(
         id: &'static str,
@@ -55,6 +60,7 @@ impl<F: Factory> Case<F> {
             profile: "core",
             needs: None,
             repeat: 1,
+            races: false,
             slow: false,
             deadline: Duration::from_secs(120),
             body: Arc::new(move |context| Box::pin(body(context))),
@@ -80,6 +86,18 @@ impl<F: Factory> Case<F> {
     pub fn repeat(mut self, times: u32) -> Self {
         self.repeat = times;
         self
+    }
+
+    /// Marks it as one in which something races.
+    #[must_use]
+    pub fn races(mut self) -> Self {
+        self.races = true;
+        self
+    }
+
+    /// How often it runs, where slow cases run too or do not.
+    pub(crate) fn rounds(&self, slow: bool) -> u32 {
+        if slow && self.races { self.repeat.max(Self::ROUNDS) } else { self.repeat }
     }
 
     /// Marks it as one that waits long.

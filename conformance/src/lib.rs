@@ -41,7 +41,7 @@
 //!
 //! - A case that needs what you do not claim is shown as `[n/a: no export]` when it is listed, and ignored.
 //! - A backend that is not here is one ignored entry that says what to do; with `CONFORMANCE_REQUIRE=mine` it is a failure.
-//! - A case that must wait long is ignored unless `CONFORMANCE_SLOW=1`.
+//! - A case that must wait long is ignored unless `CONFORMANCE_SLOW=1`, with which those that race also run twenty times each.
 //!
 //! # 3. Read a failure
 //!

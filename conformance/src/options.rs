@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub struct Options {
     /// Backends whose absence is a failure, by name.
     pub require: Vec<String>,
-    /// Run also the cases that must wait long.
+    /// Run also the cases that must wait long, and those that race twenty times.
     pub slow: bool,
     /// Where to write the report.
     pub report: Option<PathBuf>,
@@ -39,7 +39,7 @@ impl Options {
         }
     }
 
-    /// Runs also the cases that must wait long.
+    /// Runs also the cases that must wait long, and those that race twenty times.
     #[must_use]
     pub fn with_slow(mut self) -> Self {
         self.slow = true;

@@ -87,7 +87,7 @@ impl<F: Factory> Suite<F> {
                 return entry.with(verdict, Duration::ZERO);
             }
             let begun = Instant::now();
-            let verdict = verdict(run_case(&*self.factory, case).await);
+            let verdict = verdict(run_case(&*self.factory, case, self.options.slow).await);
             entry.with(verdict, begun.elapsed())
         });
         let mut done: Vec<_> = futures::stream::iter(runs).buffer_unordered(self.options.threads).collect().await;
@@ -127,10 +127,10 @@ impl<F: Factory> Suite<F> {
                     note(entry.clone().with(verdict, Duration::ZERO));
                 }
                 let (factory, case, handle) = (Arc::clone(&self.factory), case.clone(), handle.clone());
-                let (done, id) = (Arc::clone(done), case.id);
+                let (done, id, slow) = (Arc::clone(done), case.id, self.options.slow);
                 let body = move || {
                     let begun = Instant::now();
-                    let verdict = verdict(handle.block_on(run_case(&*factory, &case)));
+                    let verdict = verdict(handle.block_on(run_case(&*factory, &case, slow)));
                     let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                     done.retain(|other| other.id != entry.id);
                     done.push(entry.with(verdict.clone(), begun.elapsed()));
@@ -150,10 +150,11 @@ fn verdict(outcome: Result<(), String>) -> Verdict {
 }
 
 /// Runs `case` as often as it says, each time on a context of its own; the text of the first failure.
-pub(crate) async fn run_case<F: Factory>(factory: &F, case: &Case<F>) -> Result<(), String> {
-    for round in 1..=case.repeat {
+pub(crate) async fn run_case<F: Factory>(factory: &F, case: &Case<F>, slow: bool) -> Result<(), String> {
+    let rounds = case.rounds(slow);
+    for round in 1..=rounds {
         run_once(factory, case).await.map_err(|(failure, trail)| {
-            let times = if case.repeat > 1 { format!("\nround {round} of {}", case.repeat) } else { String::new() };
+            let times = if rounds > 1 { format!("\nround {round} of {rounds}") } else { String::new() };
             let trail = if trail.is_empty() { trail } else { format!("\n--- what it did last\n{trail}") };
             format!("rule  {}\n{failure}{times}{trail}", case.rule)
         })?;

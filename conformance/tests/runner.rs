@@ -1,6 +1,8 @@
 //! The runner against cases that pass, fail, panic, hang and leak.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,11 +12,13 @@ use conformance::{Case, Factory, Failure, Options, Outcome, Probe, Verdict, equa
 struct Toy {
     probe: Probe<bool>,
     leaks: bool,
+    opened: Arc<AtomicU32>,
 }
 
 impl Toy {
     fn ready() -> Self {
-        Self { probe: Probe::Ready { claims: false, claimed: BTreeMap::new(), facts: BTreeMap::new() }, leaks: false }
+        let probe = Probe::Ready { claims: false, claimed: BTreeMap::new(), facts: BTreeMap::new() };
+        Self { probe, leaks: false, opened: Arc::default() }
     }
 }
 
@@ -39,6 +43,7 @@ impl Factory for Toy {
             Case::new("sum::waits", RULE, |_| within("the post", Duration::from_millis(50), std::future::pending())),
             Case::new("sum::claimed", RULE, |_| async { Ok(()) }).needs("big_numbers", |claims| *claims),
             Case::new("sum::slow", RULE, |_| async { Ok(()) }).slow(),
+            Case::new("odd::races", RULE, |_| async { Ok(()) }).repeat(3).races(),
         ]
     }
 
@@ -47,6 +52,7 @@ impl Factory for Toy {
     }
 
     async fn open(&self, _: &'static str) -> Outcome<u32> {
+        self.opened.fetch_add(1, Ordering::Relaxed);
         Ok(1)
     }
 
@@ -84,7 +90,17 @@ async fn each_way_to_end_is_told_apart() {
             assert!(text.contains(part), "{id}: {text}");
         }
     }
-    assert_eq!(report.badge(), "conformance 0.1.0: 1 of 5 pass, 1 n/a, 1 not run");
+    assert_eq!(report.badge(), "conformance 0.1.0: 2 of 6 pass, 1 n/a, 1 not run");
+}
+
+#[tokio::test]
+async fn a_race_runs_again_and_again_each_time_on_a_context_of_its_own() {
+    for (options, rounds) in [(Options::default(), 3), (Options::default().with_slow(), 20)] {
+        let toy = Toy::ready();
+        let opened = Arc::clone(&toy.opened);
+        assert!(run(toy, options.with_only("races")).await.success());
+        assert_eq!(opened.load(Ordering::Relaxed), rounds);
+    }
 }
 
 #[tokio::test]
@@ -99,7 +115,7 @@ async fn what_stays_behind_fails_the_case() {
 async fn an_absent_backend_is_one_visible_entry_and_a_failure_where_it_is_required() {
     let absent = || {
         let (reason, remedy) = ("no cluster".to_owned(), "set TOY_URL".to_owned());
-        Toy { probe: Probe::Absent { reason, remedy }, leaks: false }
+        Toy { probe: Probe::Absent { reason, remedy }, ..Toy::ready() }
     };
     let report = run(absent(), Options::default()).await;
     assert_eq!(verdicts(&report)["toy::backend"], &Verdict::Absent("no cluster; set TOY_URL".to_owned()));
@@ -107,6 +123,6 @@ async fn an_absent_backend_is_one_visible_entry_and_a_failure_where_it_is_requir
     let report = run(absent(), Options::default().with_required("toy")).await;
     let Verdict::Failed(text) = &report.cases[0].verdict else { panic!("{report:?}") };
     assert!(text.contains("required and absent") && text.contains("TOY_URL"), "{text}");
-    let broken = Toy { probe: Probe::Broken("connection refused".to_owned()), leaks: false };
+    let broken = Toy { probe: Probe::Broken("connection refused".to_owned()), ..Toy::ready() };
     assert_eq!(run(broken, Options::default()).await.counts().failed, 1);
 }

@@ -32,6 +32,10 @@ pub(crate) struct TestBinary {
 }
 
 impl TestBinary {
+    pub(crate) fn is(&self, package: &str, target: &str) -> bool {
+        self.package == package && self.target == target
+    }
+
     /// A name for people: `sandbox (lib)`, `conformance local (test)`.
     pub(crate) fn title(&self) -> String {
         let Self { package, target, kind, .. } = self;

@@ -145,7 +145,11 @@ fn one(title: &str, task: Task, args: &[String], tally: &mut Tally) -> Result<()
 }
 
 fn as_is(binary: &TestBinary, built: &Built) -> Task {
-    let task = Task::new(&binary.executable, BINARY_LIMIT).current_dir(&binary.dir);
+    let mut task = Task::new(&binary.executable, BINARY_LIMIT).current_dir(&binary.dir);
+    // Once is enough for what waits long and for twenty rounds of what races.
+    if binary.is("conformance", "local") {
+        task = task.env("CONFORMANCE_SLOW", "1");
+    }
     in_context(task, binary, built, &binary.dir, Path::to_path_buf)
 }
 

@@ -15,9 +15,9 @@ const AT_ONCE: &str = "All operations can run at once, through one handle or sev
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        Case::new("exec::many_at_once", AT_ONCE, many_at_once).deadline(secs(240)),
+        Case::new("exec::many_at_once", AT_ONCE, many_at_once).races().deadline(secs(240)),
         Case::new("drop::kills", DROPPED, drop_kills),
-        Case::new("drop::at_every_moment", DROPPED, drop_at_every_moment),
+        Case::new("drop::at_every_moment", DROPPED, drop_at_every_moment).races(),
         Case::new("drop::many_in_waves", DROPPED, drop_many_in_waves).deadline(secs(240)),
         Case::new("drop::costs_no_other_command", APART, drop_costs_no_other_command),
         Case::new("limit::costs_no_other_command", APART, limit_costs_no_other_command),

@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
             "Exporting from a session that has no sandbox fails as `NotFound`.",
             unknown_session,
         ),
-        Case::new("export::dropped", "Dropping it ends the transfer.", dropped).profile("faults"),
+        Case::new("export::dropped", "Dropping it ends the transfer.", dropped).races().profile("faults"),
         Case::new("export::changes_nothing", SHAPE, changes_nothing),
     ];
     let files = |case: Case| if case.profile == "core" { case.profile("files") } else { case };

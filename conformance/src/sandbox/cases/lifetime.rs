@@ -48,9 +48,9 @@ pub(super) fn cases() -> Vec<Case> {
             "Removes everything of the session, whoever made it, and waits until it is gone.",
             reap_whoever_made_it,
         ),
-        Case::new("reap::against_exec", ENDS, reap_against_exec).repeat(5),
-        Case::new("reap::dropped", "a dropped `reap` can be repeated", reap_dropped).repeat(3),
-        Case::new("reap::at_once", "Reaping a session again succeeds.", reap_at_once).repeat(5),
+        Case::new("reap::against_exec", ENDS, reap_against_exec).races().repeat(5),
+        Case::new("reap::dropped", "a dropped `reap` can be repeated", reap_dropped).races().repeat(3),
+        Case::new("reap::at_once", "Reaping a session again succeeds.", reap_at_once).races().repeat(5),
         Case::new("reap::hostile_files", REAPED, reap_hostile_files),
         Case::new("destroy::twice", DESTROY, destroy_twice),
         Case::new(

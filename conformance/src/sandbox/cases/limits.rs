@@ -35,7 +35,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new("limit::stragglers_do_not_delay", ENDS, stragglers_do_not_delay),
         Case::new("limit::stragglers_live_on", ENDS, stragglers_live_on),
-        Case::new("limit::late_output_stays_out", LATE, late_output_stays_out).repeat(3),
+        Case::new("limit::late_output_stays_out", LATE, late_output_stays_out).races().repeat(3),
         Case::new("limit::self_kill_is_no_timeout", "A command that kills itself in time is not timed out.", self_kill),
         Case::new("limit::exit_124_is_no_timeout", "Exit code 124 is not a timeout.", exit_124),
         Case::new("limit::grace_is_for_cleaning_up", GRACE, grace_is_for_cleaning_up),

@@ -18,7 +18,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("limit::overrun_exits_0", OVERRUN, overrun_exits_0),
         Case::new("limit::overrun_closes_its_output", OVERRUN, overrun_closes_its_output),
         Case::new("limit::overrun_traps_term", OVERRUN, overrun_traps_term),
-        Case::new("limit::overrun_by_a_hair", OVERRUN, overrun_by_a_hair).repeat(3),
+        Case::new("limit::overrun_by_a_hair", OVERRUN, overrun_by_a_hair).races().repeat(3),
     ]
 }
 

@@ -31,9 +31,9 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("provision::workdir_mismatch", MISMATCH, workdir_mismatch),
         Case::new("provision::networking_mismatch", MISMATCH, networking_mismatch)
             .needs("two kinds of networking", |c| [c.networking_none, c.networking_limited, c.networking_unrestricted].iter().filter(|claim| **claim).count() > 1),
-        Case::new("provision::racers", RACE, racers).repeat(5),
-        Case::new("provision::a_hundred_racers", RACE, a_hundred_racers),
-        Case::new("provision::dropped", BEGUN, dropped).repeat(3),
+        Case::new("provision::racers", RACE, racers).races().repeat(5),
+        Case::new("provision::a_hundred_racers", RACE, a_hundred_racers).races(),
+        Case::new("provision::dropped", BEGUN, dropped).races().repeat(3),
         Case::new("provision::unclaimed_is_unsupported", "A call that needs what is not claimed fails as [`Unsupported`](crate::ErrorKind::Unsupported) before anything was changed.", unclaimed_is_unsupported)
             .needs("claim that it does not make", |c| !c.gate || unclaimed(c).next().is_some()),
         Case::new("provision::recreated_is_none", "Whether an earlier sandbox of this session died, and its files with it.", recreated_is_none),

@@ -37,7 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("read::links_on_the_way", LEAF, links_on_the_way),
         Case::new("read::files_without_a_size", REGULAR, without_a_size),
         Case::new("read::beside_a_writer", REGULAR, beside_a_writer),
-        Case::new("read::dropped", "Dropping it ends the transfer.", dropped),
+        Case::new("read::dropped", "Dropping it ends the transfer.", dropped).races(),
         Case::new("read::many_at_once", "All operations can run at once, through one handle or several.", many_at_once),
     ];
     all.into_iter().map(|case| case.profile("files").needs("files", |c| c.files)).collect()

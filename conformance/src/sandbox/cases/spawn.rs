@@ -33,7 +33,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("spawn::signal", SIGNAL, signal),
         Case::new("spawn::signal_after_the_end", "A command that ended already is no error.", signal_after_the_end),
         Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill),
-        Case::new("spawn::dropped", DROPPED, dropped).profile("faults"),
+        Case::new("spawn::dropped", DROPPED, dropped).races().profile("faults"),
         Case::new("spawn::limit", "Whether it ran into its limit.", limit),
         Case::new(
             "spawn::many_at_once",

@@ -24,7 +24,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("write::onto_a_mount_point", NODE, onto_a_mount_point),
         Case::new("write::where_nothing_can_be_made", NOWHERE, where_nothing_can_be_made),
         Case::new("write::create_new", NEW, create_new),
-        Case::new("write::create_new_races", NEW, create_new_races).repeat(10),
+        Case::new("write::create_new_races", NEW, create_new_races).races().repeat(10),
     ];
     all.into_iter().map(|case| case.profile("files").needs("files", |c| c.files)).collect()
 }

@@ -28,7 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("write::empty_200_times", "Writes a file: all of it, or nothing.", empty_200_times),
         Case::new("write::failed_changes_nothing", FAILED, failed_changes_nothing),
         Case::new("write::broken_body", FAILED, broken_body),
-        Case::new("write::dropped", FAILED, dropped).profile("faults"),
+        Case::new("write::dropped", FAILED, dropped).races().profile("faults"),
         Case::new("write::short_body", LENGTH, short_body),
         Case::new("write::long_body", LENGTH, long_body),
         Case::new("write::refused_unread", "Checks it. Every `write` does this first.", refused_unread),
