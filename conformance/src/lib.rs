@@ -61,6 +61,7 @@
 //!
 //! Set its field in [`Capabilities`](::sandbox::Capabilities). The cases that need it are no longer ignored; the claim stands
 //! when they pass. What you do not claim must fail as `Unsupported` before anything is made, and there is a case for that too.
+//! A gate is a program of yours, so its case also needs one to try: [`Setup::with_gate`](sandbox::Setup::with_gate).
 //!
 //! # 5. Publish a report
 //!

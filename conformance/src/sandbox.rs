@@ -4,6 +4,7 @@ mod bed;
 mod cases;
 mod containment;
 mod faulty;
+mod gate;
 pub mod mutants;
 mod setup;
 mod subject;
@@ -12,6 +13,7 @@ mod tar;
 pub use bed::Bed;
 pub use cases::{Unseen, cases, unseen};
 pub use faulty::{Faults, faulty};
+pub use gate::GateFixture;
 pub use setup::{NoBackend, Setup};
 pub use subject::Subject;
 

@@ -17,12 +17,12 @@ fn absent_here() -> impl Iterator<Item = &'static str> {
 }
 
 fn setup(world: &std::sync::Arc<plain::World>) -> Setup {
-    let (world, place) = (std::sync::Arc::clone(world), std::sync::Arc::clone(world));
+    let (world, place, gate) = (std::sync::Arc::clone(world), std::sync::Arc::clone(world), world.gate());
     let setup = Setup::new("plain", move || {
         let provider = world.provider();
         async move { Ok(provider) }
     });
-    setup.with_leak_check(move |session| {
+    setup.with_gate(gate).with_leak_check(move |session| {
         let left = place.left(&session);
         async move { left }
     })

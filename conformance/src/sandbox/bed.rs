@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sandbox::{Capabilities, Error, ErrorKind, Provider, SandboxPath, SessionId, Spec};
 
-use super::{Setup, Subject, containment};
+use super::{GateFixture, Setup, Subject, containment};
 use crate::{Failure, Outcome, ensure, short, within};
 
 /// How long a call may take that has no limit of its own.
@@ -65,6 +65,11 @@ impl Bed {
     #[must_use]
     pub fn claims(&self) -> Capabilities {
         self.provider.capabilities()
+    }
+
+    /// The gate to try, if there is one.
+    pub(super) fn gate(&self) -> Option<&GateFixture> {
+        self.setup.gate.as_ref()
     }
 
     /// Another fresh session, which is reaped after the case too.

@@ -4,6 +4,7 @@ mod batch;
 mod dropped;
 mod exec;
 mod export;
+mod gate;
 mod hardening;
 mod hostile;
 mod lifetime;
@@ -31,7 +32,7 @@ pub fn cases() -> Vec<Case> {
     let core = [exec::cases(), limits::cases(), overrun::cases(), dropped::cases()].concat();
     let life = [provider::cases(), lifetime::cases()].concat();
     let files = [read::cases(), write::cases(), target::cases(), batch::cases(), export::cases()].concat();
-    let rest = [spawn::cases(), networking::cases(), hardening::cases(), hostile::cases()].concat();
+    let rest = [spawn::cases(), networking::cases(), gate::cases(), hardening::cases(), hostile::cases()].concat();
     [core, life, files, rest].concat()
 }
 

@@ -10,8 +10,8 @@ use futures::future::BoxFuture;
 use sandbox::{Capabilities, Error, Provider, SessionId};
 use tokio::sync::OnceCell;
 
-use super::Bed;
-use crate::{Case, Factory, Outcome, Probe};
+use super::{Bed, GateFixture};
+use crate::{Case, Factory, Need, Outcome, Probe};
 
 type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Provider>, NoBackend>> + Send + Sync>;
 type Leaks = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Vec<String>> + Send + Sync>;
@@ -37,6 +37,7 @@ pub struct Setup {
     pub(super) connect: Connect,
     pub(super) leaks: Option<Leaks>,
     pub(super) wrap: Option<Wrap>,
+    pub(super) gate: Option<GateFixture>,
     facts: BTreeMap<String, String>,
     cases: Option<Vec<Case<Self>>>,
     /// Whether commands were seen to run beside this very test.
@@ -94,6 +95,7 @@ impl Setup {
             connect: Arc::new(move || Box::pin(connect())),
             leaks: None,
             wrap: None,
+            gate: None,
             facts: BTreeMap::new(),
             cases: None,
             uncontained: Arc::default(),
@@ -116,6 +118,13 @@ impl Setup {
         Fut: Future<Output = Vec<String>> + Send + 'static,
     {
         self.leaks = Some(Arc::new(move |session| Box::pin(leaks(session))));
+        self
+    }
+
+    /// Tries `gate` too, where the claim `gate` is made. Without one the case of a gate is not applicable.
+    #[must_use]
+    pub fn with_gate(mut self, gate: GateFixture) -> Self {
+        self.gate = Some(gate);
         self
     }
 
@@ -160,7 +169,12 @@ impl Factory for Setup {
     }
 
     fn cases(&self) -> Vec<Case<Self>> {
-        self.cases.clone().unwrap_or_else(super::cases)
+        let mut cases = self.cases.clone().unwrap_or_else(super::cases);
+        if self.gate.is_none() {
+            let gated = cases.iter_mut().filter_map(|case| case.needs.as_mut()).filter(|need| need.claim == "gate");
+            gated.for_each(|need| *need = Need { claim: "gate to try it with", holds: |_| false });
+        }
+        cases
     }
 
     async fn probe(&self) -> Probe<Capabilities> {

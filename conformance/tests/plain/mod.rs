@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod files;
+mod gate;
 mod run;
 
 use std::collections::HashMap;
@@ -25,16 +26,32 @@ use sandbox::{
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
+#[allow(unused_imports, reason = "not every test has a gate that errs")]
+pub(crate) use gate::{Flaw, SECRET};
+
 /// Where sandboxes live: what a machine is to a real backend.
 #[derive(Debug)]
 pub(crate) struct World {
     base: tempfile::TempDir,
     locks: Mutex<HashMap<SessionId, Arc<tokio::sync::Mutex<()>>>>,
+    gate: gate::Gate,
 }
 
 impl World {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { base: tempfile::tempdir().unwrap(), locks: Mutex::default() })
+        Self::with_gate(Flaw::None)
+    }
+
+    /// With a gate that may err.
+    pub(crate) fn with_gate(flaw: Flaw) -> Arc<Self> {
+        let gate = gate::Gate::start(flaw);
+        Arc::new(Self { base: tempfile::tempdir().unwrap(), locks: Mutex::default(), gate })
+    }
+
+    /// Its gate, as the suite tries it.
+    #[allow(dead_code, reason = "not every test tries it")]
+    pub(crate) fn gate(&self) -> conformance::sandbox::GateFixture {
+        self.gate.fixture()
     }
 
     /// A provider as another process would make it.
@@ -132,6 +149,11 @@ impl Init {
     }
 }
 
+/// Whether it has a network of its own, with nothing in it. With a gate it has none: this one contains nobody.
+fn cut_off(spec: &Spec) -> bool {
+    spec.networking != Networking::Unrestricted && spec.gate.is_none()
+}
+
 fn fault(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Other).caused_by(error)
 }
@@ -154,7 +176,7 @@ impl Plain {
         let workdir = String::from_utf8_lossy(spec.workdir.as_bytes()).into_owned();
         let mut command = Command::new("/usr/bin/unshare");
         command.args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]);
-        if spec.networking != Networking::Unrestricted {
+        if cut_off(spec) {
             command.arg("--net");
         }
         command.args(["bash", "-c", SETUP, "setup"]);
@@ -184,7 +206,7 @@ impl Provider for Plain {
     fn capabilities(&self) -> Capabilities {
         let mut claims = Capabilities::default();
         (claims.files, claims.export, claims.spawn) = (true, true, true);
-        (claims.cap_drop, claims.read_only_root) = (true, true);
+        (claims.cap_drop, claims.read_only_root, claims.gate) = (true, true, true);
         (claims.networking_unrestricted, claims.networking_limited, claims.networking_none) = (true, true, true);
         claims
     }

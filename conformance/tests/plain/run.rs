@@ -64,7 +64,7 @@ fn start(
     wdns.push(std::ffi::OsStr::from_bytes(workdir.as_bytes()));
     let mut nsenter = tokio::process::Command::new("/usr/bin/nsenter");
     nsenter.args(["--target", &init.to_string(), "--user", "--preserve-credentials", "--mount", "--pid"]).arg(wdns);
-    if spec.networking != sandbox::Networking::Unrestricted {
+    if super::cut_off(spec) {
         nsenter.arg("--net");
     }
     nsenter.args(["--", "/usr/bin/setsid"]);
@@ -95,6 +95,11 @@ fn start(
     nsenter.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/workspace");
     for (name, value) in spec.env.iter().chain(env.iter()) {
         nsenter.env(name, std::ffi::OsStr::from_bytes(value));
+    }
+    if let Some(gate) = &spec.gate {
+        for name in ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"] {
+            nsenter.env(name, &gate.control_plane);
+        }
     }
     nsenter.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let child = nsenter.spawn().map_err(super::fault)?;

@@ -95,6 +95,14 @@ fn provisions() -> Vec<Mutant> {
                 }))
         },
         Mutant::new(
+            "the gate is forgotten",
+            &["networking::gate"],
+            hooks().provision(|p, mut spec| async move {
+                spec.gate = None;
+                p.provision(&spec).await
+            }),
+        ),
+        Mutant::new(
             "the id is cut",
             &["provision::id_is_the_session"],
             hooks().id(|id| {
