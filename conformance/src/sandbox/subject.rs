@@ -68,15 +68,24 @@ impl Subject {
 
     /// Waits until no process has `mark` as its first argument.
     pub async fn unmarked(&self, mark: &str, limit: Duration) -> Outcome {
+        self.until_marked(mark, limit, "none", |left| left == 0).await
+    }
+
+    /// Waits until `count` processes have `mark` as their first argument.
+    pub async fn all_marked(&self, mark: &str, count: usize, limit: Duration) -> Outcome {
+        self.until_marked(mark, limit, &count.to_string(), |seen| seen == count).await
+    }
+
+    async fn until_marked(&self, mark: &str, limit: Duration, want: &str, done: impl Fn(usize) -> bool) -> Outcome {
         let begun = Instant::now();
         loop {
-            let left = self.marked(mark).await?;
-            if left == 0 {
+            let seen = self.marked(mark).await?;
+            if done(seen) {
                 return Ok(());
             }
             let late = begun.elapsed() > limit;
-            ensure(!late, "looking for the command's processes", &format!("none after {limit:?}"), || {
-                left.to_string()
+            ensure(!late, "looking for the command's processes", &format!("{want} after {limit:?}"), || {
+                seen.to_string()
             })?;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }

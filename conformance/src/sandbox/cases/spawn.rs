@@ -210,7 +210,6 @@ async fn signal(bed: B) -> Outcome {
                 while :; do sleep 0.05; done";
     let mut process = sandbox.spawn(SpawnRequest::shell(text)).await?;
     until(&mut process.stdout, "up\n").await?;
-    tokio::time::sleep(millis(200)).await;
     process.signal(Signal::User1).await.map_err(|e| unexpected("signal", "success", &e))?;
     let stdout = take(&mut process.stdout);
     let said = String::from_utf8_lossy(&all(stdout, "stdout").await?).into_owned();
@@ -219,7 +218,6 @@ async fn signal(bed: B) -> Outcome {
     for (signal, code) in [(Signal::Terminate, 143), (Signal::Interrupt, 130), (Signal::Hangup, 129)] {
         let mut process = sandbox.spawn(SpawnRequest::shell("exec bash -c 'echo up; exec sleep 60'")).await?;
         until(&mut process.stdout, "up\n").await?;
-        tokio::time::sleep(millis(100)).await;
         process.signal(signal).await.map_err(|e| unexpected("signal", "success", &e))?;
         equal(signal.name(), end(&mut process).await?, Exit::new(code, false))?;
     }
@@ -242,7 +240,7 @@ async fn kill(bed: B) -> Outcome {
     let text = format!("trap '' TERM; sleep {mark} & setsid sleep {mark} & echo up; sleep {mark}");
     let mut process = sandbox.spawn(SpawnRequest::shell(text)).await?;
     until(&mut process.stdout, "up\n").await?;
-    tokio::time::sleep(millis(200)).await;
+    sandbox.all_marked(&mark, 3, secs(10)).await?;
     within("kill", secs(20), process.kill()).await?.map_err(|e| unexpected("kill", "success", &e))?;
     equal("its end", end(&mut process).await?, Exit::new(137, false))?;
     sandbox.unmarked(&mark, secs(5)).await
