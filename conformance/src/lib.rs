@@ -34,10 +34,10 @@
 //! }
 //! ```
 //!
-//! `cargo test --test conformance` runs it; one filter, `--list`, `--exact`, `--skip`, `--test-threads` and `cargo nextest` work as
-//! with any test. The image needs bash and an ordinary userland. Tell [`Setup::with_leak_check`](sandbox::Setup::with_leak_check)
-//! how to look for what a session left in your place: objects, processes, files. It is asked after every case, and where nothing may be
-//! made.
+//! `cargo test --test conformance` runs it; one filter, `--list`, `--exact`, `--skip`, `--test-threads` (here twice the cores unless
+//! said otherwise, since a case waits for most of its time) and `cargo nextest` work as with any test. The image needs bash and an
+//! ordinary userland. Tell [`Setup::with_leak_check`](sandbox::Setup::with_leak_check) how to look for what a session left in your
+//! place: objects, processes, files. It is asked after every case, and where nothing may be made.
 //!
 //! - A case that needs what you do not claim is shown as `[n/a: no export]` when it is listed, and ignored.
 //! - A backend that is not here is one ignored entry that says what to do; with `CONFORMANCE_REQUIRE=mine` it is a failure.
@@ -102,8 +102,9 @@ pub use runner::within;
 /// The whole `main` of a test file: reads the arguments of a test binary and the variables of [`Options::from_vars`], runs
 /// what they ask for, and answers the exit code.
 pub fn main<F: Factory>(factory: F) -> ExitCode {
-    let args = libtest_mimic::Arguments::from_args();
+    let mut args = libtest_mimic::Arguments::from_args();
     let options = Options::from_vars(|name| std::env::var(name).ok());
+    args.test_threads = args.test_threads.or(Some(options.threads));
     runner::run_as_test_binary(factory, options, &args).exit_code()
 }
 

@@ -12,7 +12,7 @@ pub struct Options {
     pub slow: bool,
     /// Where to write the report.
     pub report: Option<PathBuf>,
-    /// Cases to run at once; for a programmatic run only, a test binary has `--test-threads`.
+    /// Cases to run at once: twice the cores unless said otherwise. A test binary has `--test-threads` for it.
     pub threads: usize,
     /// Only cases whose id contains one of these; all if empty. For a programmatic run only.
     pub only: Vec<String>,
@@ -20,7 +20,8 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        // A case waits for most of its time.
+        let threads = 2 * std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         Self { require: Vec::new(), slow: false, report: None, threads, only: Vec::new() }
     }
 }

@@ -37,11 +37,21 @@ impl Drop for Attacker {
     }
 }
 
+/// A guest that soon gives up on whoever is in its way.
 fn hasty(dir: &Path, env: Vec<(&'static str, &'static str)>) -> Guest {
+    waiting(dir, env, Duration::from_millis(1500))
+}
+
+/// One whose operations are to succeed, however busy the machine is.
+fn patient(dir: &Path, env: Vec<(&'static str, &'static str)>) -> Guest {
+    waiting(dir, env, Duration::from_secs(20))
+}
+
+fn waiting(dir: &Path, env: Vec<(&'static str, &'static str)>, patience: Duration) -> Guest {
     Bare { env, ..Bare::default() }
         .guest_with(dir, |mut c| {
-            c.inactivity = Duration::from_millis(1500);
-            c.begin_timeout = Duration::from_secs(3);
+            c.inactivity = patience;
+            c.begin_timeout = patience * 2;
             c
         })
         .0
@@ -49,7 +59,7 @@ fn hasty(dir: &Path, env: Vec<(&'static str, &'static str)>) -> Guest {
 
 async fn promptly<T>(what: &str, work: impl Future<Output = T>) -> T {
     let begun = Instant::now();
-    let done = tokio::time::timeout(Duration::from_secs(30), work).await;
+    let done = tokio::time::timeout(Duration::from_secs(60), work).await;
     done.unwrap_or_else(|_| panic!("{what} hangs, after {:?}", begun.elapsed()))
 }
 
@@ -99,7 +109,7 @@ async fn a_file_that_becomes_something_else_all_the_time() {
 async fn a_file_that_grows_and_shrinks_while_it_is_read() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
-    let guest = hasty(d, vec![]);
+    let guest = patient(d, vec![]);
     std::fs::write(d.join("file"), vec![b'x'; 300_000]).unwrap();
     let grow = Attacker::start(d, "while :; do printf x >> file; done");
     for _ in 0..30 {
@@ -125,7 +135,7 @@ async fn a_file_that_grows_and_shrinks_while_it_is_read() {
 async fn links_planted_in_the_middle_of_a_write() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
-    let guest = hasty(d, vec![]);
+    let guest = patient(d, vec![]);
     std::fs::write(d.join("outside"), "untouched").unwrap();
     std::fs::create_dir(d.join("dir")).unwrap();
     std::fs::create_dir(d.join("elsewhere")).unwrap();
@@ -200,7 +210,7 @@ async fn whoever_holds_the_shells_pipes() {
         }
         drop(attacker);
         // Left alone again, a new guest does as it says.
-        let calm = hasty(d, vec![("SBX_TEST", "calm")]);
+        let calm = patient(d, vec![("SBX_TEST", "calm")]);
         promptly(what, guest.write(FileWrite::bytes(at(&d.join("after")), "x"))).await.ok();
         write(&calm, &d.join("after"), b"calm").await.unwrap();
         assert_eq!(read(&calm, &d.join("after")).await.unwrap(), b"calm");
