@@ -50,6 +50,10 @@ impl Snapshot {
         for process in fs::read_dir("/proc").doing(|| "list /proc".to_owned())?.flatten() {
             let read = |file: &str| fs::read(process.path().join(file)).unwrap_or_default();
             let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+            // Without a command line it is a thread of the kernel, or has ended and waits for its parent.
+            if command.is_empty() {
+                continue;
+            }
             let ours = |text: &str| text.contains(&format!("/{prefix}")) || text.starts_with(&format!("{prefix}-"));
             if ours(&command) || ours(&String::from_utf8_lossy(&read("cgroup"))) {
                 lines.insert(format!("process {} {command}", process.file_name().display()));
