@@ -9,7 +9,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::process::Command;
 
-use crate::{Error, ErrorKind, ExecOutput, ExecStream, LogStream, OpCtx, Redact, Result, start_log_stream};
+use crate::{
+    Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, LogStream, NodePath, NodeRoot, OpCtx, Redact, Result,
+    start_log_stream,
+};
 
 /// A helper program and its arguments. There is no shell in between.
 #[derive(Clone, PartialEq, Eq)]
@@ -53,6 +56,25 @@ impl HostCommand {
             private: false,
             ids: None,
         }
+    }
+
+    /// A command of somebody else, as a program of this host for a node with this root: its arguments stay out of every error, its
+    /// environment is the clean one of a node and its own variables, and its directory is that of the root.
+    ///
+    /// The user is left to the caller: set [`ids`](Self::ids), or refuse what is not root.
+    ///
+    /// # Errors
+    ///
+    /// As [`ExecSpec::validate`].
+    pub fn of(spec: &ExecSpec, root: &dyn NodeRoot) -> Result<Self> {
+        spec.validate()?;
+        let program = spec.argv[0].to_string_lossy();
+        let mut command = Self::new(program, &spec.argv[1..]).with_private_args().with_max_output(spec.max_output);
+        command = command.with_env("HOME", "/root").with_env("LANG", "C.UTF-8").with_stdin(spec.stdin.clone());
+        command.env.extend(spec.env.iter().cloned());
+        command.cwd = Some(root.inside(&spec.cwd.clone().unwrap_or_else(NodePath::root)));
+        command.timeout = spec.timeout;
+        Ok(command)
     }
 
     /// Adds a variable.
@@ -261,6 +283,21 @@ mod tests {
         let short = OpCtx::new(Duration::from_millis(100));
         let error = runner.run(&short, HostCommand::new("sleep", ["60"])).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout);
+    }
+
+    #[test]
+    fn a_command_of_somebody_else() {
+        let root = crate::HostRoot::new(crate::SlotName::new("kube1").unwrap(), "/m").unwrap();
+        let spec = ExecSpec::new(["sh", "-c", "x"]).with_env("A", "1").with_stdin("in").with_max_output(7);
+        let spec = spec.with_timeout(Duration::from_secs(1));
+        let command = HostCommand::of(&spec, &root).unwrap();
+        let env = [("HOME", "/root"), ("LANG", "C.UTF-8"), ("A", "1")];
+        let want = HostCommand::new("sh", ["-c", "x"]).with_private_args().with_stdin("in").with_max_output(7);
+        let want = env.into_iter().fold(want, |want, (key, value)| want.with_env(key, value));
+        assert!(command == want.clone().with_cwd("/m").with_timeout(Duration::from_secs(1)));
+        let elsewhere = HostCommand::of(&spec.with_cwd(crate::node_path!("/etc")), &root).unwrap();
+        assert_eq!(elsewhere.cwd.as_deref(), Some(Path::new("/m/etc")));
+        assert!(HostCommand::of(&ExecSpec::new(["a\0b"]), &root).is_err());
     }
 
     #[tokio::test]

@@ -7,8 +7,8 @@
 //!
 //! This crate is vocabulary and contract. It names neither systemd nor Kubernetes clients, and on its own
 //! account it touches the host only where it says so: [`NodeFs`], the sources of root file systems,
-//! [`SlotLocks`], [`preflight`], [`discover`], and programs started by a [`SystemRunner`] that you hand to
-//! a backend. It is for Linux hosts; on other systems the crate is empty.
+//! [`SlotLocks`] and [`SlotStore`], [`preflight`], [`discover`], and programs started by a [`SystemRunner`] that you
+//! hand to a backend, or by a [`Supervisor`]. It is for Linux hosts; on other systems the crate is empty.
 //!
 //! It does **not** isolate an untrusted command: that is what the crate `sandbox` is for. A node is as
 //! privileged as its host.
@@ -51,7 +51,7 @@
 //!
 //! # Writing a fourth mode
 //!
-//! The example `custom_backend` of this repository is one from end to end; [`fake`] is another. In this order:
+//! The example `custom_backend` of this repository is one from end to end, in one short file; [`fake`] is another. In this order:
 //!
 //! **1. Give it an entry.** An application operates the modes that stand in its [`ModeTable`], and a mode is one entry: which
 //! [`Mode`], how its backend is made, whether it must be asked for. Nothing is registered anywhere else. A mode with a wire
@@ -78,7 +78,8 @@
 //!
 //! **3. Decide what a slot is.** A root directory ([`DirRoot`], or your own [`NodeRoot`] if the path inside differs), a
 //! configuration, a running instance. Something on disk must say that the root is finished: that mark is written last and
-//! removed first, so that whatever a crash leaves is not taken for a root.
+//! removed first, so that whatever a crash leaves is not taken for a root. A [`SlotStore`] keeps roots and marks below one directory;
+//! where no service manager runs the instance, a [`Supervisor`] does.
 //!
 //! **4. Write the lifecycle calls**: `prepare`, `start`, `stop`, `restart`, `destroy`. Each has the same shape:
 //!
@@ -102,16 +103,16 @@
 //! # }
 //! ```
 //!
-//! The work may be dropped at any `await`, and the same call must then succeed. Validate the spec first, give every grant a
+//! [`SlotStore::lifecycle`] has this shape, for every call but `prepare`. The work may be dropped at any `await`, and the same call must then succeed. Validate the spec first, give every grant a
 //! place in the [`PrepareReport`], ask [`mounts_below`] before a tree is removed, and say with [`Error::with_effect`] when
 //! something was changed before a failure.
 //!
 //! **5. Write the calls that look**: `status`, `exec`, `exec_stream`, `logs`. They run under [`OpCtx::bound`] and take no
-//! lock. `exec` begins with [`ExecSpec::validate`]; a non-zero exit is a value. A journal is a command given to
-//! [`start_log_stream`], or a reader given to [`LogStream::from_reader`].
+//! lock. `exec` begins with [`ExecSpec::validate`], which [`HostCommand::of`] does; a non-zero exit is a value. A journal is a command given
+//! to [`start_log_stream`], a reader given to [`LogStream::from_reader`], or a [`Journal`] in memory.
 //!
 //! **6. Be honest in [`Requirements`]**: every program you run, every path you write, every unit to start after. `prepare`
-//! refuses a host that lacks one, and [`preflight`] says so beforehand.
+//! refuses a host that lacks a program ([`Requirements::check_commands`]), and [`preflight`] says so beforehand.
 //!
 //! **7. Run the suite** of the crate `conformance`: implement its `Harness` (how to make the backend, what is its on the host,
 //! which faults you can bring about, what you claim), and the test file is one `main`:
@@ -147,6 +148,7 @@ mod grant;
 mod grant_parts;
 mod grant_wire;
 mod host;
+mod journal;
 mod lock;
 mod log_entries;
 mod log_stream;
@@ -163,10 +165,12 @@ mod process;
 mod redact;
 mod requirements;
 mod slot;
+mod slot_store;
 mod source;
 mod spec;
 mod stats;
 mod status;
+mod supervisor;
 mod wire;
 
 pub use async_trait::async_trait;
@@ -184,6 +188,7 @@ pub use grant::{
 };
 pub use grant_parts::{DeviceClass, HostPath};
 pub use host::{HostCommand, HostRunner, SystemRunner};
+pub use journal::Journal;
 pub use lock::{SlotGuard, SlotLocks};
 pub use log_entries::{LogEntries, LogEntry};
 pub use log_stream::{LogStream, start_log_stream};
@@ -193,15 +198,17 @@ pub use mode_table::{ModeEntry, ModeTable};
 pub use mounts::mounts_below;
 pub use node_fs::{NodeFileKind, NodeFs, NodeMetadata};
 pub use node_path::NodePath;
-pub use node_root::{DirRoot, NodeRoot};
+pub use node_root::{DirRoot, HostRoot, NodeRoot};
 pub use op::{Cancel, OpCtx};
 pub use redact::Redact;
 pub use requirements::{CommandReq, KernelReq, Requirements};
 pub use slot::{SlotName, SlotPair, SlotRef};
+pub use slot_store::SlotStore;
 pub use source::{DirSource, PreparedSource, RootfsSource, TarSource, UnpackLimits};
 pub use spec::{IgnoredGrant, NodeSpec, PrepareReport};
 pub use stats::SlotStats;
 pub use status::{SlotState, Status, UnitStatus};
+pub use supervisor::Supervisor;
 
 #[doc(hidden)]
 pub mod __private {

@@ -164,6 +164,53 @@ impl NodeRoot for DirRoot {
     }
 }
 
+/// A directory of the host for a node whose processes have no root of their own, as in mode `none`: the path inside is the agent's path.
+///
+/// ```
+/// use isolation::{HostRoot, NodeRoot, SlotName, node_path};
+///
+/// let root = HostRoot::new(SlotName::new("kube1")?, "/var/lib/kube1")?;
+/// assert_eq!(root.inside(&node_path!("/etc/hosts")).to_str(), Some("/var/lib/kube1/etc/hosts"));
+/// # Ok::<(), isolation::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct HostRoot(DirRoot);
+
+impl HostRoot {
+    /// Checks `dir` and stores it in normal form.
+    ///
+    /// # Errors
+    ///
+    /// As [`DirRoot::new`].
+    pub fn new(slot: SlotName, dir: impl AsRef<Path>) -> Result<Self> {
+        DirRoot::new(slot, dir).map(Self)
+    }
+}
+
+impl SlotRef for HostRoot {
+    fn slot(&self) -> &SlotName {
+        self.0.slot()
+    }
+}
+
+impl NodeRoot for HostRoot {
+    fn dir(&self) -> &Path {
+        self.0.dir()
+    }
+
+    fn path(&self, path: &NodePath) -> PathBuf {
+        self.0.path(path)
+    }
+
+    fn inside(&self, path: &NodePath) -> PathBuf {
+        self.0.path(path)
+    }
+
+    fn fs(&self) -> Result<NodeFs> {
+        self.0.fs()
+    }
+}
+
 impl<'de> Deserialize<'de> for DirRoot {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{UnitName, wire};
+use crate::{Error, ErrorKind, HostRunner, Result, UnitName, wire};
 
 /// What a backend needs of the host before it changes anything.
 ///
@@ -129,6 +129,22 @@ impl Requirements {
         self
     }
 
+    /// Checks that every declared program resolves, as `prepare` does before it changes anything.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotPrepared`], with the program that is missing.
+    pub fn check_commands(&self, runner: &dyn HostRunner) -> Result<()> {
+        let there = |need: &CommandReq| need.names().iter().any(|name| runner.resolve(name).is_some());
+        match self.host_commands.iter().find(|need| !there(need)) {
+            None => Ok(()),
+            Some(missing) => {
+                let error = Error::new(ErrorKind::NotPrepared, "prepare the slot");
+                Err(error.with_program(missing.to_string(), Vec::new()))
+            }
+        }
+    }
+
     /// Whether a path is at or below a declared one, component by component.
     pub fn covers(&self, path: &std::path::Path) -> bool {
         self.writable_paths.iter().any(|declared| path.starts_with(declared))
@@ -145,6 +161,15 @@ impl Requirements {
 mod tests {
     use super::*;
     use std::path::Path;
+
+    #[test]
+    fn a_missing_command_is_named() {
+        let runner = crate::SystemRunner::default();
+        let needs = Requirements::default().with_command("sh").with_any_command(["no-such-program", "cat"]);
+        needs.check_commands(&runner).unwrap();
+        let error = needs.with_any_command(["no-such-a", "no-such-b"]).check_commands(&runner).unwrap_err();
+        assert_eq!((error.kind(), error.program()), (ErrorKind::NotPrepared, Some("no-such-a or no-such-b")));
+    }
 
     #[test]
     fn go_json_and_ours() {

@@ -1,7 +1,9 @@
 //! What happens inside a sandbox, over any byte carrier.
 //!
 //! A backend brings a [`Carrier`]: about a hundred lines that open streams of bytes to a shell inside its sandbox. A [`Guest`] over it does
-//! the rest, the same for every backend: commands with deadlines and capped output, processes to talk to, files.
+//! the rest, the same for every backend: commands with deadlines and capped output, processes to talk to, files. On Unix a [`DirProvider`] makes a
+//! whole provider of it, for sandboxes on this machine: a [`Maker`] says how they are made, entered and ended. The example
+//! `custom_provider` of this repository is one from end to end.
 //!
 //! ```
 //! use std::process::Stdio;
@@ -98,6 +100,8 @@ mod clock;
 mod command;
 mod config;
 mod control;
+#[cfg(unix)]
+mod dir_provider;
 mod exec;
 mod files;
 #[cfg(any(test, fuzzing))]
@@ -116,4 +120,6 @@ mod stream;
 
 pub use carrier::{Carrier, CarrierStream, Closed, FarEnds};
 pub use config::GuestConfig;
+#[cfg(unix)]
+pub use dir_provider::{DirProvider, Maker};
 pub use guest::Guest;

@@ -6,7 +6,8 @@
 //!
 //! - `sandbox-local`: this machine, nothing to install;
 //! - `sandbox-k8s`: one hardened Pod per session;
-//! - yours: implement the two traits, or only a carrier of bytes for `sandbox-guest`, and run the `conformance` suite against it.
+//! - yours: implement the two traits, with a carrier of bytes for `sandbox-guest` or without; for sandboxes on one machine, only how they are
+//!   made, entered and ended. Then run the `conformance` suite against it.
 //!
 //! ```no_run
 //! use std::time::Duration;

@@ -53,7 +53,7 @@ impl Harness for Mine {
     }
 
     async fn rendered(&self, slot: &SlotName) -> String {
-        std::fs::read_to_string(self.dir.path().join(format!("{slot}.conf"))).unwrap_or_default()
+        std::fs::read_to_string(self.dir.path().join(format!("{slot}.json"))).unwrap_or_default()
     }
 
     async fn emit_log(&self, slot: &SlotName, unit: &str, line: &str) {

@@ -1,120 +1,130 @@
-//! A provider of one's own, written from the documentation alone: commands in namespaces made by `unshare`, and nothing claimed.
+//! A provider of one's own: sandboxes are cells, each a tree in memory and processes in namespaces made by `unshare`.
 //!
-//! It shows how little a backend needs to pass the profile `core`. It is no containment against anybody who means harm.
+//! How a cell is made, entered and ended is all there is to write. What happens inside is done by `sandbox-guest` over the shells that
+//! [`Carrier::open`] starts there, and its `DirProvider` keeps the books. It is no containment against anybody who means harm.
 
-mod cell;
-mod command;
-
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::fs::{File, read_to_string};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox::{
-    Capabilities, Effect, Error, ErrorKind, ExportStream, Owned, OwnedState, OwnedStream, Provider, ProviderExt,
-    Sandbox, SandboxPath, SessionId, Spec, async_trait,
-};
+use rustix::process::{Pid, Signal, kill_process};
+use sandbox::{Capabilities, Death, Effect, Error, ErrorKind, Provider, ProviderExt, Spec, async_trait};
+use sandbox_guest::{Carrier, CarrierStream, Closed, DirProvider, FarEnds, Guest, GuestConfig, Maker};
+use tokio::{io::AsyncReadExt, process::Command};
 
-pub use cell::{Cell, Init};
+/// Makes the tree `$1/root` with the working directory `$2`, and becomes a first process that reaps orphans. Its input is `$1/init`.
+const SETUP: &str = r#"
+set -e; PATH=$PATH:/usr/sbin:/sbin; R=$1/root
+read -r pid _ </proc/self/stat; echo "$pid" >&0
+mount -t tmpfs -o mode=755 tmpfs "$R"
+mkdir -p "$R"/{usr,etc,dev/shm,proc,tmp,mnt,run,old} "$R$2"
+mount --bind /usr "$R/usr" && mount -o remount,bind,ro "$R/usr"
+for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -P "/$l" "$R/"; done
+cp /etc/{passwd,group} "$R/etc/"
+for f in /dev/null /dev/zero /dev/urandom; do touch "$R$f"; mount --bind "$f" "$R$f"; done
+ln -s /proc/self/fd "$R/dev/fd"
+mount -t proc proc "$R/proc"
+cd "$R"; pivot_root . old; umount -l /old; rmdir /old; cd /
+trap '' CHLD
+echo ready && exec sleep infinity </dev/null >/dev/null
+"#;
 
-/// Cells below one directory: `ID/spec` is what was asked for, `ID/init` its first process, `ID.lock` whoever changes it.
-#[derive(Debug)]
-pub struct Cells {
-    base: PathBuf,
+/// The provider of cells whose books are in `dir`, behind the checks that are the same for every backend.
+pub fn cells(dir: impl Into<PathBuf>) -> Arc<dyn Provider> {
+    Arc::new(DirProvider::new(dir, Cells).checked())
 }
 
-impl Cells {
-    /// The cells below `base`, behind the checks that are the same for every backend.
-    pub fn below(base: impl Into<PathBuf>) -> Arc<dyn Provider> {
-        Arc::new(Self::new(base).checked())
+/// Makes cells. In the directory of each, `init` has the number of its first process, and is locked for as long as the cell lives.
+#[derive(Debug)]
+struct Cells;
+
+fn is_locked(init: &File) -> bool {
+    init.try_lock_shared().is_err()
+}
+
+#[async_trait]
+impl Maker for Cells {
+    fn capabilities(&self) -> Capabilities {
+        let mut claims = Capabilities::default();
+        (claims.files, claims.export, claims.spawn, claims.networking_unrestricted) = (true, true, true, true);
+        claims
     }
 
-    /// The same without the checks, for a provider that is built upon this one.
-    pub fn new(base: impl Into<PathBuf>) -> Self {
-        Self { base: base.into() }
+    async fn make(&self, dir: &Path, spec: &Spec) -> Result<(), Error> {
+        let work = async {
+            std::fs::create_dir(dir.join("root"))?;
+            let init = File::create(dir.join("init"))?;
+            init.lock()?;
+            let mut unshare = Command::new("/usr/bin/unshare");
+            unshare.args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]);
+            unshare.args(["bash", "-c", SETUP, "setup"]).arg(dir).arg(OsStr::from_bytes(spec.workdir.as_bytes()));
+            // The lock is `unshare`'s from now on. It ends when the last process in the cell has ended.
+            unshare.stdin(init).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+            let mut stdout = unshare.spawn()?.stdout.ok_or(std::io::ErrorKind::BrokenPipe)?;
+            stdout.read_exact(&mut [0; "ready".len()]).await
+        };
+        work.await.map(drop).map_err(|e| Error::new(ErrorKind::Unavailable).because("no namespaces").caused_by(e))
     }
 
-    /// Waits until nobody else changes the session; the lock goes with the file.
-    async fn lock(&self, session: &SessionId) -> Result<std::fs::File, Error> {
-        let file = std::fs::File::create(self.base.join(format!("{session}.lock"))).map_err(fault)?;
-        for _ in 0..6000 {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+    fn enter(&self, dir: &Path, spec: &Spec) -> Option<Guest> {
+        let init = File::open(dir.join("init")).ok().filter(is_locked)?;
+        let pid = std::io::read_to_string(&init).ok()?.trim().to_owned();
+        let config = GuestConfig::new(spec.workdir.clone()).with_env(spec.env.clone());
+        Some(Guest::new(Arc::new(Cell { init, pid }), config))
+    }
+
+    async fn end(&self, dir: &Path) -> Result<(), Error> {
+        let init = dir.join("init");
+        for _ in 0..1000 {
+            if !File::open(&init).is_ok_and(|init| is_locked(&init)) {
+                return Ok(());
             }
-        }
-        Err(Error::new(ErrorKind::Busy))
-    }
-
-    /// The session's cell, if it lives.
-    pub fn find(&self, session: &SessionId) -> Option<Cell> {
-        let dir = self.base.join(session.as_str());
-        let init = Init::read(&dir).filter(Init::lives)?;
-        let spec = serde_json::from_slice(&std::fs::read(dir.join("spec")).ok()?).ok()?;
-        Some(Cell { spec, init, dir })
-    }
-
-    async fn remove(&self, session: &SessionId) -> Result<(), Error> {
-        let dir = self.base.join(session.as_str());
-        if let Some(init) = Init::read(&dir) {
-            init.end().await?;
-        }
-        // Whoever was making it was killed a moment ago, and may still have been at work.
-        for _ in 0..500 {
-            match std::fs::remove_dir_all(&dir) {
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-                Err(e) if e.kind() != std::io::ErrorKind::DirectoryNotEmpty => return Err(fault(e)),
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-                Ok(()) => return Ok(()),
-            }
+            // With its first process everything in the namespace dies.
+            let pid = read_to_string(&init).ok().and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
+            let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Err(Error::new(ErrorKind::DeadlineExceeded).with_effect(Effect::Unknown))
     }
 }
 
-fn fault(error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Other).caused_by(error)
+/// Opens shells in one cell, and never in a later one: `init` is the very file that its `unshare` has locked.
+#[derive(Debug)]
+struct Cell {
+    init: File,
+    pid: String,
 }
 
 #[async_trait]
-impl Provider for Cells {
-    fn capabilities(&self) -> Capabilities {
-        let mut claims = Capabilities::default();
-        claims.networking_unrestricted = true;
-        claims
-    }
-
-    async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
-        let _lock = self.lock(&spec.session).await?;
-        if let Some(cell) = self.find(&spec.session) {
-            let same = cell.spec.fingerprint() == spec.fingerprint();
-            return if same { Ok(Arc::new(cell)) } else { Err(Error::new(ErrorKind::SpecMismatch)) };
+impl Carrier for Cell {
+    async fn open(&self) -> Result<CarrierStream, Error> {
+        if !is_locked(&self.init) {
+            return Err(Error::new(ErrorKind::NotFound).with_death(Death::Deleted));
         }
-        self.remove(&spec.session).await?;
-        Ok(Arc::new(Cell::make(self.base.join(spec.session.as_str()), spec).await?))
+        let mut enter = Command::new("/usr/bin/nsenter");
+        enter.args(["--target", &self.pid, "--user", "--preserve-credentials", "--mount", "--pid", "--no-fork", "--"]);
+        // `setsid` waits for the shell from outside: a tenant who could stop it would keep the namespace from ending.
+        enter.args(["/usr/bin/setsid", "--fork", "--wait", "/bin/bash", "--norc", "--noprofile", "-p"]);
+        enter.current_dir("/").env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/workspace");
+        enter.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut child = enter.spawn().map_err(|e| Error::new(ErrorKind::Unavailable).caused_by(e))?;
+        let missing = || Error::new(ErrorKind::Other).because("a pipe to the shell is missing");
+        let stdin = child.stdin.take().ok_or_else(missing)?;
+        let stdout = child.stdout.take().ok_or_else(missing)?;
+        let stderr = child.stderr.take().ok_or_else(missing)?;
+        let closed = async move { Closed::new(format!("{:?}", child.wait().await)) };
+        Ok(CarrierStream::new(stdin, stdout, stderr, closed))
     }
 
-    async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error> {
-        let cell = self.find(session).ok_or_else(|| Error::new(ErrorKind::NotFound))?;
-        Ok(Arc::new(cell))
+    fn far_ends(&self) -> FarEnds {
+        FarEnds::Pipes
     }
 
-    async fn owned(&self) -> Result<OwnedStream, Error> {
-        let mut all = Vec::new();
-        for entry in std::fs::read_dir(&self.base).map_err(fault)?.flatten() {
-            if let Some(session) = entry.file_name().to_str().and_then(|name| SessionId::new(name).ok()) {
-                let state = if self.find(&session).is_some() { OwnedState::Running } else { OwnedState::Ended };
-                all.push(Ok(Owned::new(session, state, "")));
-            }
-        }
-        Ok(OwnedStream::new(futures::stream::iter(all)))
-    }
-
-    async fn reap(&self, session: &SessionId) -> Result<(), Error> {
-        let _lock = self.lock(session).await?;
-        self.remove(session).await
-    }
-
-    async fn export(&self, _: &SessionId, _: &SandboxPath) -> Result<ExportStream, Error> {
-        Err(Error::new(ErrorKind::Unsupported))
+    async fn cause_of_death(&self) -> Option<Death> {
+        (!is_locked(&self.init)).then_some(Death::Deleted)
     }
 }

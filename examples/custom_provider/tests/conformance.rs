@@ -1,13 +1,12 @@
 //! The whole suite on a provider of one's own.
 
 use conformance::sandbox::Setup;
-use custom_provider::Cells;
 
 fn main() -> std::process::ExitCode {
     let directory = tempfile::tempdir().expect("a directory for the cells");
     let path = directory.path().to_owned();
     conformance::main(Setup::new("cells", move || {
-        let cells = Cells::below(path.clone());
+        let cells = custom_provider::cells(path.clone());
         async move { Ok(cells) }
     }))
 }

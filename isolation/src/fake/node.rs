@@ -1,8 +1,6 @@
 //! What a stateful fake keeps on disk for one slot.
 
-use std::path::Path;
-
-use crate::{Error, Grant, GrantKind, IgnoredGrant, NodeFs, NodePath, NodeSpec, Result, UnitName, node_path};
+use crate::{Grant, GrantKind, IgnoredGrant, NodeFs, NodePath, NodeSpec, Result, UnitName, node_path};
 
 /// The configuration a slot is prepared with, as the fake would hand it to a service manager.
 pub(super) fn render(spec: &NodeSpec, after: &[UnitName]) -> String {
@@ -92,13 +90,4 @@ pub(super) fn user_ids(user: &str) -> Option<(u32, u32)> {
         (name == user || uid == user).then(|| Some((uid.parse().ok()?, gid.parse().ok()?)))
     });
     known.flatten().or_else(|| if user == "root" { Some((0, 0)) } else { None })
-}
-
-/// Reads a file of the fake's own directory; absence is `None`.
-pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    match std::fs::read(path) {
-        Ok(content) => Ok(Some(content)),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(cause) => Err(Error::io("read the slot's configuration", path, cause)),
-    }
 }
