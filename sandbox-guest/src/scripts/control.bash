@@ -70,6 +70,19 @@ __sbx_owned() {
     return 1
 }
 
+# __sbx_veiled PID: whether PID, just found not to be owned, has to be looked at again: it ended, and may have left a child that the
+# list of processes lacks, or it was becoming another program, during which its environment is empty and only root sees its descriptors.
+__sbx_veiled() {
+    local line=
+    ((${#__sbx_env[@]})) && return 1
+    __sbx_stat "$1"
+    case ${__sbx_fields[0]} in '') return 0 ;; [ZX]) return 1 ;; esac
+    # A thread of the kernel.
+    ((__sbx_fields[6] & 0x200000)) && return 1
+    IFS= read -r -d '' line <"/proc/$1/cmdline"
+    [[ -z $line ]] || __sbx_owned "$1"
+}
+
 # __sbx_leader I: signals the command of order I itself: the child of its shell that leads a group.
 __sbx_leader() {
     local kid
@@ -99,7 +112,7 @@ __sbx_answer() {
 
 # Carries out a batch and answers it.
 __sbx_carry_out() {
-    local i p fd round out err late=() pins=() copies=() hunt=''
+    local i p fd round out err late=() pins=() copies=() hunt='' again blind=0
     __sbx_hits=() __sbx_outs=() __sbx_errs=() __sbx_kin=() __sbx_marked=() __sbx_spared=()
     for i in "${!__sbx_whos[@]}"; do
         __sbx_hits[i]=0
@@ -148,12 +161,21 @@ __sbx_carry_out() {
     __sbx_answer group
     [[ $hunt ]] && for ((round = 0; round < 40; round++)); do
         hunt=
+        again=
         for p in /proc/[0-9]*; do
             p=${p#/proc/}
             [[ $p == "$$" || $p == 1 || ${__sbx_spared[$p]} ]] && continue
-            __sbx_owned "$p" && kill -KILL "$p" && hunt=1
+            if __sbx_owned "$p"; then
+                kill -KILL "$p" && hunt=1
+            elif __sbx_veiled "$p"; then
+                again=1
+            fi
         done
-        [[ $hunt ]] || break
+        [[ $hunt ]] && blind=0 && continue
+        # Who hides for good, or a machine where something ends all the time, is no reason to go on for ever.
+        [[ $again ]] || break
+        ((blind++ < 6)) || break
+        IFS= read -r -t 0.005 -u "$__sbx_pause" p
     done
     for fd in "${pins[@]}"; do exec {fd}<&-; done
     __sbx_answer all shell
