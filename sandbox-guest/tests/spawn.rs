@@ -123,10 +123,17 @@ async fn unread_output_stalls_and_dropped_output_is_drained() {
 async fn a_straggler_does_not_hold_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let (guest, _) = Bare::default().guest(dir.path());
-    let mut process = spawn(&guest, SpawnRequest::shell("sleep 3 & echo started")).await;
-    let begun = Instant::now();
+    // It ends only once the end of the command is known.
+    let text = "(until [ -e go ]; do sleep 0.05; done; echo > end) & echo started";
+    let mut process = spawn(&guest, SpawnRequest::shell(text)).await;
     assert!(within("wait", process.wait()).await.unwrap().success());
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    within("the straggler's end", async {
+        while !dir.path().join("end").exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

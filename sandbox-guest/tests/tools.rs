@@ -12,8 +12,6 @@ use common::{Bare, busybox};
 use sandbox::{Effect, ErrorKind, FileBatch, FileWrite};
 use sandbox_guest::Guest;
 
-const USUAL: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-
 fn guest(dir: &Path, tools: &str) -> Guest {
     Bare::default()
         .guest_with(dir, |mut c| {
@@ -21,15 +19,6 @@ fn guest(dir: &Path, tools: &str) -> Guest {
             c
         })
         .0
-}
-
-/// Puts `script` in the place of one tool.
-fn plant(dir: &Path, tool: &str, script: &str) -> String {
-    let bin = dir.join("planted");
-    std::fs::create_dir_all(&bin).unwrap();
-    std::fs::write(bin.join(tool), format!("#!/bin/bash\nPATH={USUAL}\n{script}\n")).unwrap();
-    std::fs::set_permissions(bin.join(tool), PermissionsExt::from_mode(0o755)).unwrap();
-    format!("{}:{USUAL}", bin.to_str().unwrap())
 }
 
 #[tokio::test]
@@ -169,6 +158,44 @@ async fn a_tool_that_lies_or_fails() {
         assert_eq!(residue(d), Vec::<PathBuf>::new(), "{script}");
         std::fs::remove_dir_all(d.join("many")).unwrap();
     }
+}
+
+/// A delivery is one, whatever it holds: not a tool for each member.
+#[tokio::test]
+async fn a_delivery_takes_as_few_tools_for_many_members_as_for_few() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::set_permissions(d, PermissionsExt::from_mode(0o755)).unwrap();
+    let log = d.join("log");
+    for tool in ["cat", "chmod", "dd", "ln", "mkdir", "mv", "rm", "rmdir", "stat"] {
+        plant(d, tool, &format!("echo {tool} >> {}; exec {tool} \"$@\"", log.display()));
+    }
+    // What waits beside the targets is nobody else's, whatever the umask.
+    let look = format!("stat -c %a {}/many/*/.sbx-write-* >> {}", d.display(), d.join("modes").display());
+    let tools = plant(d, "tar", &format!("echo tar >> {}; {look}; exec tar \"$@\"", log.display()));
+    let (guest, _) = Bare { noise: "umask 000\n", ..Bare::default() }.guest_with(d, |mut c| {
+        c.tools = tools;
+        c
+    });
+    let mut taken = Vec::new();
+    for count in [40, 800] {
+        for round in ["new", "over them"] {
+            let name = |i| d.join(format!("many/{}/{i}", i % 4));
+            let files = (0..count).map(|i| FileWrite::bytes(at(&name(i)), format!("{round} {i}")));
+            within(guest.write_many(FileBatch::new(files))).await.unwrap();
+            assert!((0..count).all(|i| std::fs::read(name(i)).unwrap() == format!("{round} {i}").as_bytes()));
+            // Those of a pipe come in any order.
+            let mut tools: Vec<_> = std::fs::read_to_string(&log).unwrap().lines().map(str::to_owned).collect();
+            tools.sort();
+            taken.push(tools.join(" "));
+            std::fs::remove_file(&log).unwrap();
+        }
+        std::fs::remove_dir_all(d.join("many")).unwrap();
+    }
+    assert!(taken[0].contains("tar") && taken[0].split(' ').count() < 12, "{taken:?}");
+    assert_eq!((&taken[0], &taken[1]), (&taken[2], &taken[3]));
+    let modes = std::fs::read_to_string(d.join("modes")).unwrap();
+    assert!(modes.lines().count() == 16 && modes.lines().all(|bits| bits == "700"), "{modes}");
 }
 
 #[tokio::test]
