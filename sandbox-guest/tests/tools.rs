@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::files::*;
 use common::{Bare, busybox};
-use sandbox::{Effect, ErrorKind, FileBatch, FileWrite};
+use sandbox::{Body, Effect, ErrorKind, FileBatch, FileWrite};
 use sandbox_guest::Guest;
 
 fn guest(dir: &Path, tools: &str) -> Guest {
@@ -97,6 +97,19 @@ async fn an_old_mv_and_a_directory_that_appears() {
         assert_eq!((error.kind(), error.effect()), (ErrorKind::IsDirectory, Effect::None));
         assert_eq!(residue(d), Vec::<PathBuf>::new());
     }
+}
+
+/// The last test comes before the last tool: what appears between them is not replaced by what must be new.
+#[tokio::test]
+async fn what_appears_at_the_last_moment_is_not_replaced_by_a_new_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let target = d.join("file");
+    let tools = plant(d, "chmod", &format!("echo theirs > {}; exec chmod \"$@\"", target.display()));
+    let new = FileWrite::bytes(at(&target), vec![b'x'; 100_000]).create_new();
+    let error = within(guest(d, &tools).write(new)).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::AlreadyExists, Effect::None), "{error}");
+    assert_eq!((std::fs::read(&target).unwrap(), residue(d)), (b"theirs\n".to_vec(), vec![]));
 }
 
 #[tokio::test]
@@ -258,8 +271,11 @@ async fn what_is_mounted_is_left_alone() {
     let (guest, _) = Bare { through: words.map(str::to_owned).to_vec(), ..Bare::default() }.guest(d);
     for name in mounted {
         for path in [d.join(name), d.join("way").join(name)] {
-            for size in [1, 100_000] {
-                let error = write(&guest, &path, &vec![0; size]).await.unwrap_err();
+            for (size, then) in [(1, Then::End), (100_000, Then::Forbidden)] {
+                // Before a long content is asked for.
+                let give = if then == Then::End { size } else { 0 };
+                let body = Body::reader(Source::new(give, then));
+                let error = within(guest.write(FileWrite::new(at(&path), size as u64, body))).await.unwrap_err();
                 assert_eq!((error.kind(), error.effect()), (ErrorKind::NotReplaceable, Effect::None), "{error}");
             }
             let mut files: Vec<_> = (0..6).map(|i| FileWrite::bytes(at(&d.join(format!("m{i}"))), "x")).collect();

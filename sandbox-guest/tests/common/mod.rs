@@ -41,6 +41,10 @@ pub struct Bare {
     pub through: Vec<String>,
     /// The place of a byte of each shell's standard output that gets lost, counted from 1.
     pub lose: Option<usize>,
+    /// Whether a shell never hears that its input was closed, as where a connection is cut on the way.
+    pub deaf: bool,
+    /// What keeps its input open then.
+    pub held: std::sync::Mutex<Vec<std::io::PipeWriter>>,
 }
 
 /// Loses a byte.
@@ -107,6 +111,9 @@ impl Bare {
             return Ok((Stdio::from(OwnedFd::from(far)), Box::new(near)));
         }
         let (far, near) = std::io::pipe()?;
+        if self.deaf {
+            self.held.lock().unwrap().push(near.try_clone()?);
+        }
         Ok((Stdio::from(far), Box::new(pipe::Sender::from_owned_fd(OwnedFd::from(near))?)))
     }
 
