@@ -191,6 +191,23 @@ async fn it_ends_at_the_first_failure_and_names_it() {
     }
 }
 
+/// No more is held than one delivery takes, in number or size: what comes after it is asked for once it has landed.
+#[tokio::test]
+async fn members_are_asked_for_as_those_before_them_land() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    for (name, count, size, most) in [("number", 3000, 10, 1025), ("size", 200, 60_000, 70)] {
+        let d = dir.path().join(name);
+        let first = d.join("0");
+        let files = (0..count).map(|i| {
+            assert!(i <= most || first.exists(), "{name}: {i} are held");
+            file(&d.join(format!("{i}")), filler(size))
+        });
+        within(guest.write_many(FileBatch::new(files))).await.unwrap();
+        assert_eq!(std::fs::read_dir(&d).unwrap().count(), count);
+    }
+}
+
 #[tokio::test]
 async fn members_that_depend_on_each_other_keep_their_order() {
     let dir = tempfile::tempdir().unwrap();

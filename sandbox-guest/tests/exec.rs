@@ -277,7 +277,9 @@ async fn sockets_do_as_well_as_pipes() {
         assert_eq!((result.exit_code, result.stdout.bytes.as_ref()), (i, format!("{i}\n").as_bytes()));
         assert_eq!(result.stderr.bytes, format!("e{i}\n"));
     }
-    let result = run(&guest, "(trap '' PIPE; until [ -e go ]; do sleep 0.05; done; echo late; echo > printed) & echo started").await;
+    let result =
+        run(&guest, "(trap '' PIPE; until [ -e go ]; do sleep 0.05; done; echo late; echo > printed) & echo started")
+            .await;
     assert_eq!((result.stdout.bytes.as_ref(), result.exit_code), (&b"started\n"[..], 0));
     assert_eq!(run(&guest, "echo next").await.stdout.bytes, "next\n");
     let last = run(&guest, "echo > go; until [ -e printed ]; do sleep 0.05; done; echo last").await;

@@ -30,10 +30,13 @@ async fn limits() {
         let result = run_request(&guest, ExecRequest::shell(text).with_limit(secs(20.0))).await;
         assert_eq!((result.exit_code, result.timed_out), (code, false), "{text}");
     }
-    for text in ["trap '' TERM; sleep 60", "trap 'exit 0' TERM; sleep 60 & wait"] {
-        let request = ExecRequest::shell(text).with_limit(secs(0.5)).with_grace(secs(1.0));
+    for (text, grace, said) in
+        [("trap '' TERM; sleep 60", 1.0, ""), ("trap 'echo cleaned; exit 0' TERM; sleep 60 & wait", 10.0, "cleaned\n")]
+    {
+        let request = ExecRequest::shell(text).with_limit(secs(0.5)).with_grace(secs(grace));
         let result = run_request(&guest, request).await;
-        assert!(result.timed_out, "{text}: {result:?}");
+        assert!(result.timed_out && result.elapsed < secs(8.0), "{text}: {result:?}");
+        assert_eq!(result.stdout.bytes, said, "{text}");
     }
 }
 

@@ -113,6 +113,28 @@ async fn what_appears_at_the_last_moment_is_not_replaced_by_a_new_file() {
 }
 
 #[tokio::test]
+async fn a_temporary_file_that_somebody_replaced_is_not_what_lands() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::write(d.join("secret"), "secret").unwrap();
+    std::fs::write(d.join("file"), "kept").unwrap();
+    for other in [
+        "ln -sfT secret \"$f\"",
+        "cp secret other && mv -f other \"$f\"",
+        "rm \"$f\"",
+        "ln -f \"$f\" other; ln -sfT other \"$f\"",
+    ] {
+        let replace = format!("for f in .sbx-write-*; do {other}; done; exec chmod \"$@\"");
+        let tools = plant(d, "chmod", &replace);
+        let error = write(&guest(d, &tools), &d.join("file"), &filler(100_000)).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Other, Effect::None), "{other}: {error}");
+        assert_eq!(error.reason(), Some("the temporary file was replaced"), "{other}");
+        assert_eq!((std::fs::read(d.join("file")).unwrap(), residue(d)), (b"kept".to_vec(), vec![]), "{other}");
+        assert_eq!((std::fs::read(d.join("secret")).unwrap(), mode(&d.join("secret"))), (b"secret".to_vec(), 0o644));
+    }
+}
+
+#[tokio::test]
 async fn a_tool_that_lies_or_fails() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
