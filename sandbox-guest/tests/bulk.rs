@@ -99,6 +99,13 @@ async fn every_member_lands_as_a_single_write_would() {
         let want: BTreeMap<_, _> = files.iter().map(|(p, c)| (p.clone(), (0o644, c.clone()))).collect();
         assert!(tree(&d) == want, "{what}");
         assert_eq!(mode(&d.join("a/b")), 0o755);
+        // What was there already keeps its mode.
+        let there = d.join("there");
+        std::fs::create_dir(&there).unwrap();
+        std::fs::set_permissions(&there, PermissionsExt::from_mode(0o1711)).unwrap();
+        write_all(&guest, (0..6).map(|i| file(&there.join(format!("{i}")), "x")).collect()).await.unwrap();
+        assert_eq!((mode(&there), mode(&there.join("5"))), (0o1711, 0o644), "{what}");
+        std::fs::remove_dir_all(&there).unwrap();
         // Once more over them: modes stay, also unusual ones; a link is replaced; an explicit mode counts; last wins.
         let kept =
             [(d.join("0/0"), 0o755), (d.join("1/1"), 0o600), (d.join("2/2"), 0o4755), (d.join("names/a\nb"), 0o400)];
@@ -184,6 +191,23 @@ async fn it_ends_at_the_first_failure_and_names_it() {
     }
 }
 
+/// No more is held than one delivery takes, in number or size: what comes after it is asked for once it has landed.
+#[tokio::test]
+async fn members_are_asked_for_as_those_before_them_land() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    for (name, count, size, most) in [("number", 3000, 10, 1025), ("size", 200, 60_000, 70)] {
+        let d = dir.path().join(name);
+        let first = d.join("0");
+        let files = (0..count).map(|i| {
+            assert!(i <= most || first.exists(), "{name}: {i} are held");
+            file(&d.join(format!("{i}")), filler(size))
+        });
+        within(guest.write_many(FileBatch::new(files))).await.unwrap();
+        assert_eq!(std::fs::read_dir(&d).unwrap().count(), count);
+    }
+}
+
 #[tokio::test]
 async fn members_that_depend_on_each_other_keep_their_order() {
     let dir = tempfile::tempdir().unwrap();
@@ -262,24 +286,23 @@ async fn default_acls_do_not_decide() {
 async fn dropped_at_any_moment_it_leaves_nothing_beside_the_targets() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
-    let (guest, _) = Bare::default().guest(d);
+    let (guest, carrier) = Bare::default().guest(d);
     guest.warm_up().await.unwrap();
     for millis in [1, 3, 5, 8, 12, 17, 25, 35, 50, 70, 100, 140] {
         let files = (0..400).map(|i| file(&d.join(format!("{millis}/{}/{i}", i % 3)), filler(9000)));
         let work = guest.write_many(FileBatch::new(files));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(millis), work).await;
     }
-    // A shell that was let go of may be about to begin.
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-    let mut left = residue(d);
-    for _ in 0..200 {
-        if left.is_empty() {
-            break;
+    // A shell that was let go of may be about to begin; once all of them have gone, nobody does.
+    drop(guest);
+    within(async {
+        let gone = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
+        while !carrier.pids.lock().unwrap().iter().all(gone) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        left = residue(d);
-    }
-    assert_eq!(left, Vec::<PathBuf>::new());
+    })
+    .await;
+    assert_eq!(residue(d), Vec::<PathBuf>::new());
     for (path, (mode, content)) in tree(d) {
         assert!(mode == 0o644 && content == filler(9000), "{path:?}");
     }

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::Bare;
+use common::files::{Source, Then, at, residue};
 use sandbox::{ExecRequest, FileWrite, Process, SandboxPath, SpawnRequest};
 use sandbox_guest::Guest;
 use tokio::time::{sleep, timeout};
@@ -103,6 +104,22 @@ async fn orders_outlive_the_control_stream() {
     assert_eq!(marked(MARK), 80, "somebody else has killed them");
     signal("KILL", control);
     until("their death", Duration::from_secs(10), || marked(MARK) == 0).await;
+}
+
+/// A connection that is cut says nothing inside: the shell that waits for content is told to give up.
+#[tokio::test]
+async fn a_dropped_write_is_given_up_also_where_nobody_inside_hears_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare { deaf: true, ..Bare::default() }.guest(dir.path());
+    std::fs::write(dir.path().join("target"), "kept").unwrap();
+    let there = || residue(dir.path()).iter().any(|temp| temp.metadata().is_ok_and(|m| m.len() > 0));
+    let body = sandbox::Body::reader(Source::new(100_000, Then::Hang));
+    tokio::select! {
+        outcome = guest.write(FileWrite::new(at(&dir.path().join("target")), 200_000, body)) => panic!("{outcome:?}"),
+        _ = until("some content", Duration::from_secs(20), there) => {}
+    }
+    until("its removal", Duration::from_secs(20), || residue(dir.path()).is_empty()).await;
+    assert_eq!(std::fs::read(dir.path().join("target")).unwrap(), b"kept");
 }
 
 #[tokio::test]

@@ -120,6 +120,34 @@ async fn what_cannot_be_exported() {
     assert_eq!((error.kind(), error.reason()), (ErrorKind::Unsupported, Some("the sandbox has no tar")));
 }
 
+/// A tar that fails, or that says nothing of having stopped early, shows at the end of the stream and nowhere before.
+#[tokio::test]
+async fn an_archive_that_is_cut_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::write(d.join("big"), filler(300_000)).unwrap();
+    let cases = [
+        ("tar \"$@\" | head -c 102400", ErrorKind::ShortTransfer, "102400 bytes that do not end as an archive does"),
+        ("tar \"$@\" | head -c 100", ErrorKind::ShortTransfer, "100 bytes that do not end as an archive does"),
+        ("head -c 100 /dev/zero; tar \"$@\"", ErrorKind::ShortTransfer, "do not end as an archive does"),
+        ("tar \"$@\"; exit 3", ErrorKind::Other, "tar ended with 3"),
+        ("tar \"$@\"; echo 'tar: big: it was changed' >&2; exit 1", ErrorKind::Other, "it was changed"),
+        ("true", ErrorKind::ShortTransfer, "0 bytes that do not end as an archive does"),
+    ];
+    for (script, kind, reason) in cases {
+        let guest = guest(d, Some(plant(d, "tar", script)));
+        let mut stream = guest.export(&at(&d.join("big"))).await.unwrap();
+        let mut items = Vec::new();
+        while let Some(item) = within(stream.next()).await {
+            items.push(item);
+        }
+        let error = items.pop().unwrap().unwrap_err();
+        assert_eq!(error.kind(), kind, "{script}: {error}");
+        assert!(error.reason().unwrap().contains(reason), "{script}: {error}");
+        assert!(items.iter().all(Result::is_ok), "{script}");
+    }
+}
+
 #[tokio::test]
 async fn dropped_half_way_nothing_goes_on() {
     let dir = tempfile::tempdir().unwrap();

@@ -94,7 +94,10 @@ async fn signals_limits_and_drops() {
     assert_eq!(within("wait", process.wait()).await.unwrap().code, 5);
     within("late signal", process.signal(Signal::Terminate)).await.unwrap();
 
-    let mut process = spawn(&guest, SpawnRequest::shell("setsid sleep 981.1 & sleep 981.2")).await;
+    // Ready is one that has left the group.
+    let text = |mark: &str| format!("setsid sh -c 'echo ready; exec sleep {mark}.1' & exec sleep {mark}.2");
+    let mut process = spawn(&guest, SpawnRequest::shell(text("981"))).await;
+    assert_eq!(within("ready", process.stdout.next()).await.unwrap().unwrap(), "ready\n");
     within("kill", process.kill()).await.unwrap();
     assert_eq!(within("wait", process.wait()).await.unwrap().code, 137);
     gone(&guest, "sleep 981[.]").await;
@@ -104,7 +107,8 @@ async fn signals_limits_and_drops() {
     let exit = within("limit", process.wait()).await.unwrap();
     assert!(exit.timed_out && begun.elapsed() < Duration::from_secs(3), "{exit:?} {:?}", begun.elapsed());
 
-    let process = spawn(&guest, SpawnRequest::shell("setsid sleep 982.1 & sleep 982.2")).await;
+    let mut process = spawn(&guest, SpawnRequest::shell(text("982"))).await;
+    assert_eq!(within("ready", process.stdout.next()).await.unwrap().unwrap(), "ready\n");
     drop(process);
     gone(&guest, "sleep 982[.]").await;
 }
@@ -123,10 +127,17 @@ async fn unread_output_stalls_and_dropped_output_is_drained() {
 async fn a_straggler_does_not_hold_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let (guest, _) = Bare::default().guest(dir.path());
-    let mut process = spawn(&guest, SpawnRequest::shell("sleep 3 & echo started")).await;
-    let begun = Instant::now();
+    // It ends only once the end of the command is known.
+    let text = "(until [ -e go ]; do sleep 0.05; done; echo > end) & echo started";
+    let mut process = spawn(&guest, SpawnRequest::shell(text)).await;
     assert!(within("wait", process.wait()).await.unwrap().success());
-    assert!(begun.elapsed() < Duration::from_secs(2));
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    within("the straggler's end", async {
+        while !dir.path().join("end").exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -9,10 +9,8 @@ use std::path::{Path, PathBuf};
 
 use common::files::*;
 use common::{Bare, busybox};
-use sandbox::{Effect, ErrorKind, FileBatch, FileWrite};
+use sandbox::{Body, Effect, ErrorKind, FileBatch, FileWrite};
 use sandbox_guest::Guest;
-
-const USUAL: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn guest(dir: &Path, tools: &str) -> Guest {
     Bare::default()
@@ -21,15 +19,6 @@ fn guest(dir: &Path, tools: &str) -> Guest {
             c
         })
         .0
-}
-
-/// Puts `script` in the place of one tool.
-fn plant(dir: &Path, tool: &str, script: &str) -> String {
-    let bin = dir.join("planted");
-    std::fs::create_dir_all(&bin).unwrap();
-    std::fs::write(bin.join(tool), format!("#!/bin/bash\nPATH={USUAL}\n{script}\n")).unwrap();
-    std::fs::set_permissions(bin.join(tool), PermissionsExt::from_mode(0o755)).unwrap();
-    format!("{}:{USUAL}", bin.to_str().unwrap())
 }
 
 #[tokio::test]
@@ -110,6 +99,41 @@ async fn an_old_mv_and_a_directory_that_appears() {
     }
 }
 
+/// The last test comes before the last tool: what appears between them is not replaced by what must be new.
+#[tokio::test]
+async fn what_appears_at_the_last_moment_is_not_replaced_by_a_new_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    let target = d.join("file");
+    let tools = plant(d, "chmod", &format!("echo theirs > {}; exec chmod \"$@\"", target.display()));
+    let new = FileWrite::bytes(at(&target), vec![b'x'; 100_000]).create_new();
+    let error = within(guest(d, &tools).write(new)).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::AlreadyExists, Effect::None), "{error}");
+    assert_eq!((std::fs::read(&target).unwrap(), residue(d)), (b"theirs\n".to_vec(), vec![]));
+}
+
+#[tokio::test]
+async fn a_temporary_file_that_somebody_replaced_is_not_what_lands() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::write(d.join("secret"), "secret").unwrap();
+    std::fs::write(d.join("file"), "kept").unwrap();
+    for other in [
+        "ln -sfT secret \"$f\"",
+        "cp secret other && mv -f other \"$f\"",
+        "rm \"$f\"",
+        "ln -f \"$f\" other; ln -sfT other \"$f\"",
+    ] {
+        let replace = format!("for f in .sbx-write-*; do {other}; done; exec chmod \"$@\"");
+        let tools = plant(d, "chmod", &replace);
+        let error = write(&guest(d, &tools), &d.join("file"), &filler(100_000)).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Other, Effect::None), "{other}: {error}");
+        assert_eq!(error.reason(), Some("the temporary file was replaced"), "{other}");
+        assert_eq!((std::fs::read(d.join("file")).unwrap(), residue(d)), (b"kept".to_vec(), vec![]), "{other}");
+        assert_eq!((std::fs::read(d.join("secret")).unwrap(), mode(&d.join("secret"))), (b"secret".to_vec(), 0o644));
+    }
+}
+
 #[tokio::test]
 async fn a_tool_that_lies_or_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -169,6 +193,44 @@ async fn a_tool_that_lies_or_fails() {
         assert_eq!(residue(d), Vec::<PathBuf>::new(), "{script}");
         std::fs::remove_dir_all(d.join("many")).unwrap();
     }
+}
+
+/// A delivery is one, whatever it holds: not a tool for each member.
+#[tokio::test]
+async fn a_delivery_takes_as_few_tools_for_many_members_as_for_few() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = dir.path();
+    std::fs::set_permissions(d, PermissionsExt::from_mode(0o755)).unwrap();
+    let log = d.join("log");
+    for tool in ["cat", "chmod", "dd", "ln", "mkdir", "mv", "rm", "rmdir", "stat"] {
+        plant(d, tool, &format!("echo {tool} >> {}; exec {tool} \"$@\"", log.display()));
+    }
+    // What waits beside the targets is nobody else's, whatever the umask.
+    let look = format!("stat -c %a {}/many/*/.sbx-write-* >> {}", d.display(), d.join("modes").display());
+    let tools = plant(d, "tar", &format!("echo tar >> {}; {look}; exec tar \"$@\"", log.display()));
+    let (guest, _) = Bare { noise: "umask 000\n", ..Bare::default() }.guest_with(d, |mut c| {
+        c.tools = tools;
+        c
+    });
+    let mut taken = Vec::new();
+    for count in [40, 800] {
+        for round in ["new", "over them"] {
+            let name = |i| d.join(format!("many/{}/{i}", i % 4));
+            let files = (0..count).map(|i| FileWrite::bytes(at(&name(i)), format!("{round} {i}")));
+            within(guest.write_many(FileBatch::new(files))).await.unwrap();
+            assert!((0..count).all(|i| std::fs::read(name(i)).unwrap() == format!("{round} {i}").as_bytes()));
+            // Those of a pipe come in any order.
+            let mut tools: Vec<_> = std::fs::read_to_string(&log).unwrap().lines().map(str::to_owned).collect();
+            tools.sort();
+            taken.push(tools.join(" "));
+            std::fs::remove_file(&log).unwrap();
+        }
+        std::fs::remove_dir_all(d.join("many")).unwrap();
+    }
+    assert!(taken[0].contains("tar") && taken[0].split(' ').count() < 12, "{taken:?}");
+    assert_eq!((&taken[0], &taken[1]), (&taken[2], &taken[3]));
+    let modes = std::fs::read_to_string(d.join("modes")).unwrap();
+    assert!(modes.lines().count() == 16 && modes.lines().all(|bits| bits == "700"), "{modes}");
 }
 
 #[tokio::test]
@@ -231,8 +293,11 @@ async fn what_is_mounted_is_left_alone() {
     let (guest, _) = Bare { through: words.map(str::to_owned).to_vec(), ..Bare::default() }.guest(d);
     for name in mounted {
         for path in [d.join(name), d.join("way").join(name)] {
-            for size in [1, 100_000] {
-                let error = write(&guest, &path, &vec![0; size]).await.unwrap_err();
+            for (size, then) in [(1, Then::End), (100_000, Then::Forbidden)] {
+                // Before a long content is asked for.
+                let give = if then == Then::End { size } else { 0 };
+                let body = Body::reader(Source::new(give, then));
+                let error = within(guest.write(FileWrite::new(at(&path), size as u64, body))).await.unwrap_err();
                 assert_eq!((error.kind(), error.effect()), (ErrorKind::NotReplaceable, Effect::None), "{error}");
             }
             let mut files: Vec<_> = (0..6).map(|i| FileWrite::bytes(at(&d.join(format!("m{i}"))), "x")).collect();

@@ -30,6 +30,8 @@ enum Manner {
     Good,
     /// Begins commands and never ends them, nor answers to a signal.
     Endless,
+    /// Answers a delivery of many files with that.
+    Boasts(&'static str),
     /// Begins commands, and says after that many milliseconds that there is no such directory to start them in.
     Denies(u64),
 }
@@ -154,6 +156,14 @@ impl Shell {
                     sleep(Duration::from_millis(millis)).await;
                 }
             },
+            Manner::Boasts(said) => {
+                let (_, words) = self.words(&["__sbx_bulk"]).await?;
+                self.out
+                    .write_all(
+                        format!("{}{}{:04x}{}", &words[0][..32], &said[..1], said.len() - 1, &said[1..]).as_bytes(),
+                    )
+                    .await
+            }
             Manner::Trickle | Manner::Tired | Manner::Steady => {
                 let heads = ["__sbx_read", "__sbx_export", "__sbx_write", "__sbx_bulk"];
                 let (which, words) = self.words(&heads).await?;
@@ -227,6 +237,16 @@ const CALLS: &[Call] = &[
     ("large write", |g| Box::pin(async move { g.write(large()).await.err() })),
     ("write_many", |g| Box::pin(async move { g.write_many(files()).await.err() })),
 ];
+
+/// Inside one can say how many of the caller's own list, and nothing else.
+#[tokio::test(start_paused = true)]
+async fn who_boasts_of_more_than_was_sent_is_not_believed() {
+    for said in ["G9", "G-1", "Gx", "G", "E+ ok 9", "E+ ok 18446744073709551615", "E+ ok -1"] {
+        let (guest, _) = guest(&[Manner::Boasts(said)]);
+        let error = guest.write_many(files()).await.unwrap_err();
+        assert_eq!((error.kind(), error.member()), (ErrorKind::Protocol, Some(0)), "{said}: {error}");
+    }
+}
 
 #[tokio::test(start_paused = true)]
 async fn one_deadline_until_a_call_begins() {

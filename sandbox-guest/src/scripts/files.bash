@@ -156,6 +156,13 @@ __sbx_sip() {
 
 # Opens the regular file $path as $fd, or says why not in __sbx_fault. What was opened must be what is there, and no link: one that
 # was put there in between is looked at again.
+#
+# A shell cannot open without following a link, nor ask both questions at once. So there is a way to be wrong: a link is there when the
+# file is opened, something else for the first question, and the link again for the second; then what it points to is read. In this
+# order that takes two changes between three builtins, in the other it would take one. It harms nobody: this shell reads with the
+# rights of whoever can change the path, who could as well have copied that file to it or given it that name, and what was opened
+# is known to be a regular file, whose size and bytes are counted at the descriptor. A name that becomes another of the same file is no
+# such case: then that very file is there, and no link.
 __sbx_open() {
     local round
     for ((round = 0; round < 20; round++)); do

@@ -8,16 +8,19 @@
     reason = "shared by tests"
 )]
 
+pub mod exec;
 pub mod files;
 
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 
 use sandbox::{Death, Error, ErrorKind, SandboxPath};
 use sandbox_guest::{Carrier, CarrierStream, Closed, FarEnds, Guest, GuestConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 
@@ -36,6 +39,34 @@ pub struct Bare {
     pub death: std::sync::OnceLock<Death>,
     /// What starts the shell, as in `setpriv --reuid=65534`.
     pub through: Vec<String>,
+    /// The place of a byte of each shell's standard output that gets lost, counted from 1.
+    pub lose: Option<usize>,
+    /// Whether a shell never hears that its input was closed, as where a connection is cut on the way.
+    pub deaf: bool,
+    /// What keeps its input open then.
+    pub held: std::sync::Mutex<Vec<std::io::PipeWriter>>,
+}
+
+/// Loses a byte.
+struct Lossy {
+    inner: Reader,
+    /// How far away that byte is; 0 once it is lost.
+    left: usize,
+}
+
+impl AsyncRead for Lossy {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        let before = buf.filled().len();
+        std::task::ready!(Pin::new(&mut self.inner).poll_read(cx, buf))?;
+        let came = buf.filled().len() - before;
+        if (1..=came).contains(&self.left) {
+            buf.filled_mut()[before + self.left - 1..].rotate_left(1);
+            buf.set_filled(before + came - 1);
+            assert!(came > 1, "nothing is an end");
+        }
+        self.left = self.left.saturating_sub(came);
+        Poll::Ready(Ok(()))
+    }
 }
 
 /// Starts a shell that is not root, on a machine where tests are.
@@ -80,6 +111,9 @@ impl Bare {
             return Ok((Stdio::from(OwnedFd::from(far)), Box::new(near)));
         }
         let (far, near) = std::io::pipe()?;
+        if self.deaf {
+            self.held.lock().unwrap().push(near.try_clone()?);
+        }
         Ok((Stdio::from(far), Box::new(pipe::Sender::from_owned_fd(OwnedFd::from(near))?)))
     }
 
@@ -115,6 +149,7 @@ impl Carrier for Bare {
         if !self.noise.is_empty() {
             tokio::io::AsyncWriteExt::write_all(&mut sender, self.noise.as_bytes()).await.map_err(fail)?;
         }
+        let out = Lossy { inner: out, left: self.lose.unwrap_or(0) };
         Ok(CarrierStream::new(sender, out, err, async move {
             Closed::new(child.wait().await.map_or_else(|e| e.to_string(), |s| s.to_string()))
         }))
