@@ -11,12 +11,14 @@ use crate::provider::K8sProvider;
 
 /// How long connecting to the API server may take.
 const CONNECT: Duration = Duration::from_secs(10);
+/// What every process in a cluster has.
+const INSIDE: &str = "KUBERNETES_SERVICE_HOST";
 
 impl K8sConfig {
     /// A provider for the cluster that this configuration names. Contacts nothing.
     ///
-    /// - With neither `kubeconfig` nor `context`: the cluster that this process itself runs in, if it runs in one; else the usual
-    ///   kubeconfig files (`KUBECONFIG`, then `~/.kube/config`).
+    /// - With neither `kubeconfig` nor `context`: the cluster that this process itself runs in, if `KUBERNETES_SERVICE_HOST` says that it
+    ///   runs in one; else the usual kubeconfig files (`KUBECONFIG`, then `~/.kube/config`).
     /// - With either: that file, or the usual ones, and that context, or the current one. The cluster that this process runs in is
     ///   never taken.
     /// - Without `namespace`: the namespace of this process's own Pod in a cluster, else the context's, else `default`.
@@ -37,11 +39,9 @@ impl K8sConfig {
     }
 
     async fn client_config(&self) -> Result<Config, Error> {
-        if self.kubeconfig.is_none()
-            && self.context.is_none()
-            && let Ok(inside) = Config::incluster()
-        {
-            return Ok(inside);
+        // Who runs in a cluster and cannot use it must not end up in another one.
+        if self.kubeconfig.is_none() && self.context.is_none() && std::env::var_os(INSIDE).is_some() {
+            return Config::incluster().map_err(|e| unusable("the cluster that this process runs in").caused_by(e));
         }
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         match &self.kubeconfig {

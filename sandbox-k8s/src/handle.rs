@@ -12,7 +12,7 @@ use sandbox_guest::{Guest, GuestConfig};
 use tokio::time::Instant;
 
 use crate::carrier::K8sCarrier;
-use crate::names::pod_name;
+use crate::names::{PodId, pod_name};
 use crate::provider::Place;
 use crate::stamp::Stamp;
 use crate::wait;
@@ -41,6 +41,11 @@ impl Live {
         config.max_opening = place.config.max_opening;
         let guest = Guest::new(Arc::new(carrier.clone()), config);
         Self { place, session, uid: stamp.uid, recreated: stamp.recreated, carrier, guest }
+    }
+
+    /// Whether a shell has started in it, for this handle.
+    pub(crate) fn was_entered(&self) -> bool {
+        self.carrier.was_entered()
     }
 
     /// The Pod is gone: nothing goes through its streams any more.
@@ -88,8 +93,11 @@ impl Sandbox for Live {
     }
 
     async fn destroy(&self) -> Result<(), Error> {
-        let deadline = Instant::now() + self.place.config.stop_timeout;
-        wait::remove(&self.place.pods, &self.place.config, &pod_name(&self.session), &self.uid, true, deadline).await?;
+        let place = &self.place;
+        let deadline = Instant::now() + place.config.stop_timeout;
+        let _turn = place.sessions.turn(&self.session, deadline).await?;
+        let id = PodId { name: pod_name(&self.session), uid: self.uid.clone() };
+        wait::remove(&place.pods, &place.config, &id, true, deadline).await?;
         self.close(Death::Deleted);
         Ok(())
     }
