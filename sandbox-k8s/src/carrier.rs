@@ -36,6 +36,8 @@ const UNHEARD: Duration = Duration::from_secs(45);
 const SETTLE: Duration = Duration::from_secs(10);
 /// How long a Pod whose shells do not start may still look alive, and take to say why: less than a failed operation waits for it.
 const VERDICT: Duration = Duration::from_secs(4);
+/// How much longer a request that is under way by then may take.
+const SLACK: Duration = Duration::from_millis(500);
 /// For how long a shell that says nothing counts among those that start. Others must not wait for ever behind a sandbox whose shells hang.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 
@@ -188,16 +190,17 @@ impl Shared {
     /// while it looked.
     async fn verdict(&self) -> Option<Death> {
         let failed = Instant::now();
+        let until = failed + VERDICT;
         let mut last = self.verdict.lock().await;
-        match *last {
-            Some((begun, cause)) if begun >= failed => cause,
-            _ => {
-                let begun = Instant::now();
-                let cause = self.look_for_cause(begun + VERDICT).await;
-                *last = Some((begun, cause));
-                cause
-            }
+        let known = last.and_then(|(_, cause)| cause).or_else(|| self.known());
+        // Who failed before the last look began has its answer; who has waited for too long has no time for another.
+        if Instant::now() >= until || last.is_some_and(|(begun, _)| begun >= failed) {
+            return known;
         }
+        let begun = Instant::now();
+        let cause = timeout_at(until + SLACK, self.look_for_cause(until)).await.ok().flatten();
+        *last = Some((begun, cause));
+        cause
     }
 
     async fn look_for_cause(&self, until: Instant) -> Option<Death> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use sandbox::{Error, ErrorKind, ExecRequest, ExecResult, Networking, Provider, Sandbox, SessionId, Spec};
+use sandbox::{Error, ErrorKind, ExecRequest, ExecResult, Networking, Provider, Sandbox, SandboxPath, SessionId, Spec};
 use tokio::time::{Instant, sleep};
 
 use crate::handle::Live;
@@ -16,7 +16,7 @@ use crate::sessions::lock;
 const NEEDED: &str = "dd cat env";
 const FOR_FILES: &str = "stat mkdir chmod mv ln rm rmdir tar";
 /// The last line of an answer.
-const END: &str = ".";
+const END: &str = "that-is-all";
 /// How long looking may take, and when it is tried again if it fails.
 const LIMIT: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
@@ -121,7 +121,8 @@ async fn look(live: &Live) -> Result<Result<ImageReport, Error>, Error> {
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin; echo \"${{BASH_VERSINFO[0]}}.${{BASH_VERSINFO[1]}} $UID\"; \
          for t in {NEEDED} {FOR_FILES}; do command -v \"$t\" >/dev/null || echo \"$t\"; done; echo {END}"
     );
-    read(&live.exec(ExecRequest::shell(text).with_limit(LIMIT)).await?)
+    // The image's own working directory says nothing of its tools.
+    read(&live.exec(ExecRequest::shell(text).with_workdir(SandboxPath::new("/proc")?).with_limit(LIMIT)).await?)
 }
 
 /// What an image has answered.
@@ -161,11 +162,14 @@ mod tests {
 
     #[test]
     fn what_an_image_says() {
-        let report = read(&said("5.2 0\ntar\nenv\nnot-asked-for\n.\n")).unwrap().unwrap();
-        assert_eq!((report.missing.clone(), report.missing_for_files.clone()), (vec!["env".into()], vec!["tar".into()]));
+        let report = read(&said("5.2 0\ntar\nenv\nnot-asked-for\nthat-is-all\n")).unwrap().unwrap();
+        assert_eq!(
+            (report.missing.clone(), report.missing_for_files.clone()),
+            (vec!["env".into()], vec!["tar".into()])
+        );
         assert_eq!((&*report.bash, report.user, report.is_complete()), ("5.2", 0, false));
-        assert!(read(&said("5.2 1000\n.\n")).unwrap().unwrap().is_complete());
-        assert!(read(&said(".\n")).unwrap().is_err(), "it ran, and said nothing");
+        assert!(read(&said("5.2 1000\nthat-is-all\n")).unwrap().unwrap().is_complete());
+        assert!(read(&said("that-is-all\n")).unwrap().is_err(), "it ran, and said nothing");
     }
 
     #[test]
@@ -173,7 +177,7 @@ mod tests {
         for text in ["", "5.2 0\n", "5.2 0\nta"] {
             read(&said(text)).unwrap_err();
         }
-        let whole = || said("5.2 0\n.\n");
+        let whole = || said("5.2 0\nthat-is-all\n");
         let mut each = [whole(), whole(), whole()];
         each[0].timed_out = true;
         each[1].exit_code = 1;

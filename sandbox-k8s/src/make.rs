@@ -271,17 +271,25 @@ impl Call<'_> {
     /// What this call has made stays if nobody knows whether it can be used: others may be at work in it.
     async fn enter(&self, pod: &Pod, mine: bool) -> Result<Option<Arc<Live>>, Error> {
         let live = self.k8s.handle(&self.spec.session, pod)?;
+        let mut last = None;
         loop {
             let entering = async {
                 // One that others in this process have entered may have no place left.
                 if mine || !live.was_entered() {
                     live.guest.warm_up().await?;
                 }
-                if mine && self.look == Look::Yes { self.k8s.look_at_image(self.spec, pod, &live).await } else { Ok(None) }
+                if mine && self.look == Look::Yes {
+                    self.k8s.look_at_image(self.spec, pod, &live).await
+                } else {
+                    Ok(None)
+                }
             };
             // A shell has patience of its own, which is not this call's.
-            let late = |_| Err(Error::new(ErrorKind::DeadlineExceeded).because("no shell was ready in time"));
-            let (error, unfit) = match timeout_at(self.deadline, entering).await.unwrap_or_else(late) {
+            let entered = timeout_at(self.deadline, entering).await.unwrap_or_else(|_| {
+                let late = || Error::new(ErrorKind::DeadlineExceeded).because("no shell was ready in time");
+                Err(last.take().unwrap_or_else(late))
+            });
+            let (error, unfit) = match entered {
                 Ok(None) => return Ok(Some(live)),
                 Ok(Some(lacks)) => (lacks, true),
                 Err(error) => match error.kind() {
@@ -292,6 +300,7 @@ impl Call<'_> {
                         (Error::new(ErrorKind::Unavailable).with_death(death).because(text).caused_by(error), true)
                     }
                     ErrorKind::Unavailable | ErrorKind::Lost if Instant::now() + NEXT_SHELL < self.deadline => {
+                        last = Some(error);
                         sleep(NEXT_SHELL).await;
                         continue;
                     }

@@ -239,9 +239,10 @@ impl K8s {
                 }
                 continue;
             };
-            let found = page.items.into_iter().filter_map(|entry| {
-                Some(PodId { name: entry.metadata.name?, uid: entry.metadata.uid? })
-            });
+            let found = page
+                .items
+                .into_iter()
+                .filter_map(|entry| Some(PodId { name: entry.metadata.name?, uid: entry.metadata.uid? }));
             let removals: Vec<_> = found
                 .map(|id| {
                     let place = Arc::clone(place);

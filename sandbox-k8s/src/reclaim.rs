@@ -41,9 +41,7 @@ impl Unfit {
     fn is(&self, pod: &Pod, place: &Place) -> bool {
         match &self.which {
             Which::Uid(uid) => pod.metadata.uid.as_ref() == Some(uid),
-            Which::Nonce(nonce) => {
-                stamp::annotation(pod, &Keys::of(&place.config), Key::Nonce) == Some(nonce.as_str())
-            }
+            Which::Nonce(nonce) => stamp::annotation(pod, &Keys::of(&place.config), Key::Nonce) == Some(nonce.as_str()),
         }
     }
 }

@@ -153,9 +153,8 @@ pub(crate) fn has_run(pod: &Pod) -> bool {
         let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
         return told || (placed && status.start_time.is_some());
     };
-    let started = |end: &ContainerStateTerminated| {
-        !matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun"))
-    };
+    let started =
+        |end: &ContainerStateTerminated| !matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun"));
     let in_state = |state: &ContainerState| state.running.is_some() || state.terminated.as_ref().is_some_and(started);
     sandbox.started == Some(true)
         || sandbox.state.as_ref().is_some_and(in_state)

@@ -208,7 +208,10 @@ fn why_the_cluster_removes_it() {
             json!({"phase": "Running", "conditions": condition("DisruptionTarget", "True", "DeletionByTaintManager")}),
             Some((Death::NodeLost, "DeletionByTaintManager: words")),
         ),
-        (json!({"phase": "Failed", "reason": "Evicted", "message": "no room"}), Some((Death::Evicted, "Evicted: no room"))),
+        (
+            json!({"phase": "Failed", "reason": "Evicted", "message": "no room"}),
+            Some((Death::Evicted, "Evicted: no room")),
+        ),
     ];
     for (status, wanted) in table {
         let told = removal(&pod(status.clone()));
