@@ -135,8 +135,7 @@ impl Call<'_> {
                 Waited::Dead(dead) if !mine && self.left > 0 => {
                     self.again()?;
                     tracing::warn!(session = spec.session.as_str(), reason = ?dead.why.reason, "a dead sandbox is replaced");
-                    self.lose(&pod, dead.why);
-                    wait::remove(pods, config, &id, false, deadline).await?;
+                    self.remove(&pod, false, dead.why).await?;
                 }
                 Waited::Dead(dead) => {
                     let error = unborn(dead);
@@ -169,12 +168,17 @@ impl Call<'_> {
         if has_run(pod) { Some(why) } else { stamp::recreated(pod, &self.place.config) }
     }
 
-    /// This call is about to remove that Pod.
-    fn lose(&mut self, pod: &Pod, why: Recreated) {
-        if let Some(why) = self.loss(pod, why) {
-            self.removed = Some(why.clone());
-            self.place.sessions.lose(&self.spec.session, why);
+    /// Removes what this call has found, because of that.
+    async fn remove(&mut self, pod: &Pod, runs: bool, why: Recreated) -> Result<(), Error> {
+        let place = self.place;
+        let loss = self.loss(pod, why);
+        // Before: a call that is dropped says nothing any more.
+        if let Some(why) = &loss {
+            place.sessions.lose(&self.spec.session, why.clone());
         }
+        wait::remove(&place.pods, &place.config, &PodId::of(pod), runs, self.deadline).await?;
+        self.removed = loss.or(self.removed.take());
+        Ok(())
     }
 
     /// The cluster is about to remove that Pod, or has, and says why. That somebody wanted it gone is no such reason.
@@ -209,8 +213,8 @@ impl Call<'_> {
             // First: a failed removal is repeated, and this with it; the other way round nobody would know.
             self.k8s.revoke(&self.spec.session, self.deadline).await?;
         }
-        self.lose(pod, Recreated::new(Death::Replaced, if gated { "it had a gate" } else { "it had no gate" }));
-        wait::remove(&self.place.pods, &self.place.config, &PodId::of(pod), true, self.deadline).await
+        let why = Recreated::new(Death::Replaced, if gated { "it had a gate" } else { "it had no gate" });
+        self.remove(pod, true, why).await
     }
 
     /// Makes the Pod; `None` if another one stands there by now.
@@ -256,7 +260,7 @@ impl Call<'_> {
         let (place, config) = (self.place, &self.place.config);
         let Some(why) = place.sessions.lost(&self.spec.session) else { return };
         let known = stamp::read(pod, config).map_or(true, |stamp| stamp.recreated.is_some());
-        if known || !matches!(state(pod), State::Starting(_)) {
+        if known || has_run(pod) || !matches!(state(pod), State::Starting(_)) {
             return;
         }
         let key = Keys::of(config).name(Key::Recreated);

@@ -233,6 +233,7 @@ impl K8s {
             // What is gone by then is not on the next first page.
             let Some(page) = page else {
                 from = None;
+                failed.clear();
                 if timeout_at(deadline, backoff.pause(Duration::ZERO)).await.is_err() {
                     return Err(Error::new(ErrorKind::Unavailable)
                         .because("the API server forgets the state of the cluster faster than it can be listed"));
