@@ -80,16 +80,15 @@ async fn calls_that_change_one_session_follow_each_other() {
     let (one, other) = (provider.clone(), spec.clone());
     let provision = tokio::spawn(async move { one.provision(&other).await });
     bed.until_other(&spec.session, None).await;
-    let mut again = Box::pin(clone.provision(&spec));
-    let mut reap = Box::pin(clone.reap(&spec.session));
     let short = Duration::from_millis(300);
-    assert!(tokio::time::timeout(short, &mut again).await.is_err(), "it waits");
-    assert!(tokio::time::timeout(short, &mut reap).await.is_err(), "so does a reap");
+    assert!(tokio::time::timeout(short, clone.reap(&spec.session)).await.is_err(), "it waits");
+    let mut again = Box::pin(clone.provision(&spec));
+    assert!(tokio::time::timeout(short, &mut again).await.is_err(), "so does this");
     assert_eq!((bed.creates(), bed.api.count(&On::pods(Verb::List)), bed.deletes()), (1, 0, 0));
     bed.api.release(Step::Start);
     let first = within("provision", provision).await.unwrap().unwrap();
     works(&within("the second", again).await.unwrap()).await;
-    within("reap", reap).await.unwrap();
+    within("reap", clone.reap(&spec.session)).await.unwrap();
     assert_eq!(bed.creates(), 1);
     fails(crate::bed::exec(&first, "true").await, ErrorKind::NotFound);
 }
