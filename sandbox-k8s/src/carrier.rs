@@ -21,7 +21,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
 use crate::api::Pods;
 use crate::error::{api_error, no_answer};
-use crate::names::SANDBOX;
+use crate::names::{PodId, SANDBOX};
 use crate::pump;
 use crate::state::death;
 
@@ -49,8 +49,7 @@ pub(crate) struct K8sCarrier {
 
 struct Shared {
     pods: Pods,
-    name: String,
-    uid: String,
+    id: PodId,
     /// Shells that may start at once, over all Pods of a provider.
     opening: Arc<Semaphore>,
     request_timeout: Duration,
@@ -66,17 +65,10 @@ struct Shared {
 }
 
 impl K8sCarrier {
-    pub(crate) fn new(
-        pods: Pods,
-        name: String,
-        uid: String,
-        opening: Arc<Semaphore>,
-        request_timeout: Duration,
-    ) -> Self {
+    pub(crate) fn new(pods: Pods, id: PodId, opening: Arc<Semaphore>, request_timeout: Duration) -> Self {
         let shared = Shared {
             pods,
-            name,
-            uid,
+            id,
             opening,
             request_timeout,
             cuts: watch::Sender::new(0),
@@ -132,17 +124,17 @@ impl Shared {
         if let Some(death) = self.known() {
             return Ok(Some((death, true)));
         }
-        let pod = self.pods.get_soon(&self.name).await?;
+        let pod = self.pods.get_soon(&self.id.name).await?;
         Ok(match &pod {
             None => Some((Death::Deleted, true)),
-            Some(pod) if pod.metadata.uid.as_deref() != Some(&self.uid) => Some((Death::Replaced, true)),
+            Some(pod) if !self.id.is(pod) => Some((Death::Replaced, true)),
             Some(pod) => death(pod),
         })
     }
 
     /// Starts a shell in the Pod of this name, whichever that is.
     async fn connect(&self) -> Result<kube::client::Connection, kube::Error> {
-        self.pods.client.connect(request(&self.pods.namespace, &self.name)?).await
+        self.pods.client.connect(request(&self.pods.namespace, &self.id.name)?).await
     }
 
     async fn open(self: &Arc<Self>) -> Result<CarrierStream, Error> {
@@ -173,8 +165,8 @@ impl Shared {
         };
         // The name may have been another Pod's by then. That ours is there now, after the shell was started, proves that it was ours:
         // a uid never comes back.
-        match self.pods.look(&self.name).await? {
-            Some(pod) if pod.metadata.uid.as_deref() == Some(&self.uid) => {}
+        match self.pods.look(&self.id.name).await? {
+            Some(pod) if pod.metadata.uid.as_deref() == Some(&self.id.uid) => {}
             Some(_) => return Err(gone(self.died(Death::Replaced))),
             None => return Err(gone(self.died(Death::Deleted))),
         }
@@ -311,8 +303,8 @@ impl AsyncRead for FirstWord {
 impl fmt::Debug for K8sCarrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("K8sCarrier")
-            .field("pod", &self.shared.name)
-            .field("uid", &self.shared.uid)
+            .field("pod", &self.shared.id.name)
+            .field("uid", &self.shared.id.uid)
             .finish_non_exhaustive()
     }
 }

@@ -21,7 +21,7 @@ use crate::wait;
 pub(crate) struct Live {
     place: Arc<Place>,
     session: SessionId,
-    pub(crate) uid: String,
+    pub(crate) id: PodId,
     recreated: Option<Recreated>,
     carrier: K8sCarrier,
     pub(crate) guest: Guest,
@@ -29,18 +29,14 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn new(place: Arc<Place>, session: SessionId, stamp: Stamp) -> Self {
-        let carrier = K8sCarrier::new(
-            place.pods.clone(),
-            pod_name(&session),
-            stamp.uid.clone(),
-            Arc::clone(&place.opening),
-            place.config.request_timeout,
-        );
+        let id = PodId { name: pod_name(&session), uid: stamp.uid };
+        let carrier =
+            K8sCarrier::new(place.pods.clone(), id.clone(), Arc::clone(&place.opening), place.config.request_timeout);
         // The container has most variables by itself; a shell makes something of its own of some, and these must reach commands too.
         let mut config = GuestConfig::new(stamp.workdir).with_env(stamp.env);
         config.max_opening = place.config.max_opening;
         let guest = Guest::new(Arc::new(carrier.clone()), config);
-        Self { place, session, uid: stamp.uid, recreated: stamp.recreated, carrier, guest }
+        Self { place, session, id, recreated: stamp.recreated, carrier, guest }
     }
 
     /// Whether a shell has started in it, for this handle.
@@ -57,7 +53,7 @@ impl Live {
 
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("K8sSandbox").field("session", &self.session).field("uid", &self.uid).finish_non_exhaustive()
+        f.debug_struct("K8sSandbox").field("session", &self.session).field("uid", &self.id.uid).finish_non_exhaustive()
     }
 }
 
@@ -96,8 +92,7 @@ impl Sandbox for Live {
         let place = &self.place;
         let deadline = Instant::now() + place.config.stop_timeout;
         let _turn = place.sessions.turn(&self.session, deadline).await?;
-        let id = PodId { name: pod_name(&self.session), uid: self.uid.clone() };
-        wait::remove(&place.pods, &place.config, &id, true, deadline).await?;
+        wait::remove(&place.pods, &place.config, &self.id, true, deadline).await?;
         self.close(Death::Deleted);
         Ok(())
     }

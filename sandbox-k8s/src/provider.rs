@@ -178,7 +178,7 @@ impl K8s {
         let mut live = lock(&self.live);
         live.retain(|_, l| l.strong_count() > 0);
         if let Some(known) = live.get(session).and_then(Weak::upgrade)
-            && known.uid == stamp.uid
+            && known.id.uid == stamp.uid
         {
             return Ok(known);
         }

@@ -148,6 +148,9 @@ pub(crate) fn has_run(pod: &Pod) -> bool {
     let nothing = PodStatus::default();
     let status = pod.status.as_ref().unwrap_or(&nothing);
     let Some(sandbox) = container(status, SANDBOX) else {
+        if failed_init(status).is_some() {
+            return false;
+        }
         // An evicted Pod can have lost its containers' states.
         let told = matches!(status.reason.as_deref(), Some("Evicted" | "NodeLost"));
         let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
@@ -161,6 +164,12 @@ pub(crate) fn has_run(pod: &Pod) -> bool {
         || sandbox.last_state.as_ref().is_some_and(in_state)
 }
 
+/// The init container that ended badly, and how. A gate outlives the sandbox, and how it ends says nothing of that.
+fn failed_init(status: &PodStatus) -> Option<(&str, &ContainerStateTerminated)> {
+    let mut inits = status.init_container_statuses.iter().flatten().filter(|c| c.name != GATE);
+    inits.find_map(|c| terminated(c).filter(|end| end.exit_code != 0).map(|end| (c.name.as_str(), end)))
+}
+
 /// Whether nobody hears from the Pod's node, so that it may well be running.
 pub(crate) fn is_unheard_of(pod: &Pod) -> bool {
     pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Unknown"))
@@ -168,18 +177,12 @@ pub(crate) fn is_unheard_of(pod: &Pod) -> bool {
 
 /// How the sandbox of a Pod that has ended died.
 fn dead(pod: &Pod, status: &PodStatus) -> Dead {
-    let failed_init = status
-        .init_container_statuses
-        .iter()
-        .flatten()
-        // A gate outlives the sandbox, and how it ends says nothing of that.
-        .filter(|c| c.name != GATE)
-        .find_map(|c| terminated(c).filter(|end| end.exit_code != 0).map(|end| (c.name.as_str(), end)));
-    if let Some((name, end)) = failed_init {
+    let ran = has_run(pod);
+    if let Some((name, end)) = failed_init(status) {
         let what = if name == NETSETUP { "the network could not be cut off" } else { "an init container failed" };
         let code = format!("exit code {}", end.exit_code);
         let detail = words(&[Some(what), end.message.as_deref(), Some(&code)]);
-        return Dead { why: Recreated::new(Death::Ended, detail), ran: false };
+        return Dead { why: Recreated::new(Death::Ended, detail), ran };
     }
     let end = container(status, SANDBOX).and_then(terminated);
     let code = end.map(|end| format!("exit code {}", end.exit_code));
@@ -190,7 +193,7 @@ fn dead(pod: &Pod, status: &PodStatus) -> Dead {
         end.and_then(|end| end.message.as_deref()),
         code.as_deref(),
     ]);
-    Dead { why: Recreated::new(cause(status), detail), ran: has_run(pod) }
+    Dead { why: Recreated::new(cause(status), detail), ran }
 }
 
 /// Why the cluster removes a Pod, or is about to, where it says so: a drain, a taint, a lost node. That somebody asked for it says nothing.

@@ -176,6 +176,11 @@ fn what_may_have_run_has() {
         (with(began), true),
         (ended("Failed", json!({"exitCode": 137, "reason": "ContainerStatusUnknown"})), true),
         // It tells that it did not.
+        (
+            json!({"phase": "Failed", "initContainerStatuses":
+                [status_of(NETSETUP, json!({"terminated": {"exitCode": 1}}), false)]}),
+            false,
+        ),
         (with(waits("ContainerCreating")), false),
         (with(waits("ImagePullBackOff")), false),
         (ended("Failed", json!({"exitCode": 128, "reason": "StartError"})), false),
