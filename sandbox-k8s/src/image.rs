@@ -65,8 +65,13 @@ impl K8sProvider {
             loop {
                 match look(&live).await {
                     Ok(report) => return report,
-                    Err(error) if Instant::now() + AGAIN >= deadline => return Err(error),
-                    Err(_) => sleep(AGAIN).await,
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost)
+                            && Instant::now() + AGAIN < deadline =>
+                    {
+                        sleep(AGAIN).await;
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         }

@@ -62,7 +62,8 @@
 //! | cannot make its container, or cut its network off | `Unavailable`; removed likewise | `NotFound` |
 //! | has a gate that ends again and again | `Unavailable`; removed whoever has made it, and to whatever spec | `NotFound` |
 //! | is in phase `Unknown` | waits, at most [`K8sConfig::ready_timeout`]; never removed | `NotFound` |
-//! | is removed, or dies, while somebody waits | begins again, three times; then `Busy` | `NotFound` |
+//! | is removed while somebody waits, or was found and dies then | begins again, three times; then `Busy` | `NotFound` |
+//! | was made by this call, and dies before it runs a command | `Unavailable`, with the cause; its remains are removed | `NotFound`, with the cause |
 //!
 //! A Pod that is removed is looked at once more, and goes only in that very state: one that has become ready meanwhile stays, since others
 //! can be at work in it, unless it is of no use to anybody: it lacks a tool, its shells are refused, or its gate's token is recorded nowhere.
