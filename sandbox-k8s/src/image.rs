@@ -17,8 +17,8 @@ const NEEDED: &str = "dd cat env";
 const FOR_FILES: &str = "stat mkdir chmod mv ln rm rmdir tar";
 /// The last line of an answer.
 const END: &str = "that-is-all";
-/// How long looking may take, and when it is tried again if it fails.
-const LIMIT: Duration = Duration::from_secs(10);
+/// How long looking may take, beside the call's own deadline, and when it is tried again if it fails.
+const LIMIT: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(100);
 /// How many images are remembered.
 const REMEMBERED: usize = 1024;

@@ -35,7 +35,7 @@ impl Bed {
     }
 
     pub(crate) fn config(&self) -> K8sConfig {
-        let mut config = K8sConfig::default().with_ready_timeout(Duration::from_secs(30));
+        let mut config = K8sConfig::default().with_ready_timeout(Duration::from_secs(50));
         config.image_pull_grace = Duration::from_millis(100);
         config.unschedulable_grace = Duration::from_millis(100);
         config

@@ -81,18 +81,6 @@ async fn a_state_that_the_server_forgets_is_listed_anew_and_nothing_is_told_twic
 }
 
 #[tokio::test]
-async fn all_lists_see_one_state_whatever_changes_meanwhile() {
-    let bed = filled(900).await;
-    let told = told(&bed, PAGE, || {
-        // One would be in no list by now, the other in two.
-        bed.api.edit_pod(NAMESPACE, "sbx-s0000", |pod| pod["status"]["phase"] = "Running".into());
-        bed.api.edit_pod(NAMESPACE, "sbx-s0001", |pod| pod["status"]["phase"] = "Failed".into());
-    })
-    .await;
-    assert_eq!(told, all(900));
-}
-
-#[tokio::test]
 async fn a_sandbox_that_changes_while_the_state_is_forgotten_is_told_once() {
     let bed = filled(900).await;
     let told = told(&bed, PAGE, || {
