@@ -1,6 +1,7 @@
 //! The API server's Pods of one namespace. Every request has a deadline of ours; what can be repeated is.
 
 use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::stream::BoxStream;
@@ -12,9 +13,10 @@ use kube::api::{
 };
 use kube::{Client, Error as KubeError};
 use sandbox::{Error, ErrorKind};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{api_error, has_code, is_transient, no_answer, retry_after, uncertain};
+use crate::names::PodId;
 
 /// How many entries a page of a list has.
 const PAGE: u32 = 250;
@@ -65,20 +67,38 @@ impl Pods {
         Self { client, namespace, api, request_timeout }
     }
 
-    /// One request that changes nothing, repeated until `deadline` where that can help.
+    /// One request, repeated until `deadline` where that can help.
     pub(crate) async fn ask<T, F: Future<Output = Result<T, KubeError>>>(
         &self,
         doing: &str,
         deadline: Instant,
         request: impl Fn() -> F,
     ) -> Result<Result<T, KubeError>, Error> {
+        self.ask_noting(doing, deadline, &AtomicBool::new(false), request).await
+    }
+
+    /// As [`ask`](Self::ask); notes whether a try may have been carried out although its answer was none, or an error.
+    async fn ask_noting<T, F: Future<Output = Result<T, KubeError>>>(
+        &self,
+        doing: &str,
+        deadline: Instant,
+        unsure: &AtomicBool,
+        request: impl Fn() -> F,
+    ) -> Result<Result<T, KubeError>, Error> {
         let mut backoff = Backoff::new();
         loop {
             let until = deadline.min(Instant::now() + self.request_timeout);
             let (asked, last) = match timeout_at(until, request()).await {
-                Ok(Err(error)) if is_transient(&error) => (retry_after(&error), api_error(doing, error)),
+                Ok(Err(error)) if is_transient(&error) => {
+                    // Who has too much to do has not begun.
+                    unsure.fetch_or(!has_code(&error, 429), Ordering::Relaxed);
+                    (retry_after(&error), api_error(doing, error))
+                }
                 Ok(answer) => return Ok(answer),
-                Err(_) => (Duration::ZERO, no_answer(doing, self.request_timeout)),
+                Err(_) => {
+                    unsure.store(true, Ordering::Relaxed);
+                    (Duration::ZERO, no_answer(doing, self.request_timeout))
+                }
             };
             // A deadline that passes in a pause would hide what was wrong.
             if timeout_at(deadline, backoff.pause(asked)).await.is_err() || Instant::now() >= deadline {
@@ -110,9 +130,8 @@ impl Pods {
     }
 
     /// Makes `pod`. An answer that is lost is made up for: the request is repeated, and whoever finds its own nonce in what is there
-    /// has made it.
+    /// has made it. After such a try every error has [`Effect::Unknown`](sandbox::Effect::Unknown): the Pod may be there.
     pub(crate) async fn create(&self, pod: &Pod, nonce_key: &str, deadline: Instant) -> Result<Created, Error> {
-        let doing = "create pods";
         let size = serde_json::to_vec(pod).map_or(0, |text| text.len());
         if size > MAX_POD {
             // A server takes its time over it, and says so in as many ways as there are versions.
@@ -120,12 +139,26 @@ impl Pods {
                 "the Pod has {size} bytes, and a cluster stores at most {MAX_POD}: make `env` smaller"
             )));
         }
-        let name = pod.metadata.name.clone().unwrap_or_default();
+        let unsure = AtomicBool::new(false);
+        let created = self.create_noting(pod, nonce_key, deadline, &unsure).await;
+        created.map_err(|error| if unsure.load(Ordering::Relaxed) { uncertain(error) } else { error })
+    }
+
+    async fn create_noting(
+        &self,
+        pod: &Pod,
+        nonce_key: &str,
+        deadline: Instant,
+        unsure: &AtomicBool,
+    ) -> Result<Created, Error> {
+        let doing = "create pods";
         let params = PostParams::default();
-        match self.ask(doing, deadline, || self.api.create(&params, pod)).await.map_err(uncertain)? {
+        match self.ask_noting(doing, deadline, unsure, || self.api.create(&params, pod)).await? {
             Ok(made) => Ok(Created::Mine(Box::new(made))),
             Err(error) if has_code(&error, 409) => {
-                let there = self.get(&name, deadline).await?;
+                let name = pod.metadata.name.clone().unwrap_or_default();
+                // The client can have repeated the request by itself.
+                let there = self.get(&name, deadline).await.map_err(uncertain)?;
                 let nonce = |pod: &Pod| pod.metadata.annotations.as_ref()?.get(nonce_key).cloned();
                 match there {
                     Some(there) if nonce(&there).is_some() && nonce(&there) == nonce(pod) => {
@@ -142,18 +175,11 @@ impl Pods {
     }
 
     /// Adds an annotation to that very Pod.
-    pub(crate) async fn annotate(
-        &self,
-        name: &str,
-        uid: &str,
-        key: &str,
-        value: &str,
-        deadline: Instant,
-    ) -> Result<(), Error> {
+    pub(crate) async fn annotate(&self, id: &PodId, key: &str, value: &str, deadline: Instant) -> Result<(), Error> {
         let doing = "patch pods";
-        let patch = Patch::Merge(serde_json::json!({"metadata": {"uid": uid, "annotations": {key: value}}}));
+        let patch = Patch::Merge(serde_json::json!({"metadata": {"uid": id.uid, "annotations": {key: value}}}));
         let params = PatchParams::default();
-        let answer = self.ask(doing, deadline, || self.api.patch_metadata(name, &params, &patch)).await?;
+        let answer = self.ask(doing, deadline, || self.api.patch_metadata(&id.name, &params, &patch)).await?;
         answer.map(drop).map_err(|e| api_error(doing, e))
     }
 
@@ -164,17 +190,26 @@ impl Pods {
         Ok(answer.map(drop))
     }
 
-    /// Asks for that very Pod to be removed. That it is gone, or another one by now, is success.
-    pub(crate) async fn delete(&self, name: &str, uid: &str, grace: u32, deadline: Instant) -> Result<(), Error> {
+    /// Asks for that very Pod to be removed, in that `version` of it if there is one; answers whether there was no conflict: else it is
+    /// another Pod by now, or another version. That it is gone is success.
+    pub(crate) async fn delete(
+        &self,
+        id: &PodId,
+        version: Option<&str>,
+        grace: u32,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
         let doing = "delete pods";
+        let preconditions = Preconditions { uid: Some(id.uid.clone()), resource_version: version.map(str::to_owned) };
         let params = DeleteParams {
             grace_period_seconds: Some(grace),
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        match self.ask(doing, deadline, || self.api.delete(name, &params)).await.map_err(uncertain)? {
-            Ok(_) => Ok(()),
-            Err(error) if has_code(&error, 404) || has_code(&error, 409) => Ok(()),
+        match self.ask(doing, deadline, || self.api.delete(&id.name, &params)).await.map_err(uncertain)? {
+            Ok(_) => Ok(true),
+            Err(error) if has_code(&error, 404) => Ok(true),
+            Err(error) if has_code(&error, 409) => Ok(false),
             Err(error) => Err(uncertain(api_error(doing, error))),
         }
     }
@@ -204,11 +239,12 @@ impl Pods {
         }
     }
 
-    /// What becomes of the Pod of that name from `version` on.
+    /// What becomes of the Pod of that name from `version` on; the answer comes by `deadline` and within one request's time.
     pub(crate) async fn watch(
         &self,
         name: &str,
         version: &str,
+        deadline: Instant,
     ) -> Result<BoxStream<'static, Result<WatchEvent<Pod>, KubeError>>, KubeError> {
         let params = WatchParams {
             field_selector: Some(format!("metadata.name={name}")),
@@ -216,7 +252,7 @@ impl Pods {
             bookmarks: false,
             ..WatchParams::default()
         };
-        match timeout(self.request_timeout, self.api.watch(&params, version)).await {
+        match timeout_at(deadline.min(self.soon()), self.api.watch(&params, version)).await {
             Ok(Ok(events)) => Ok(events.into_stream().boxed()),
             Ok(Err(error)) => Err(error),
             Err(late) => Err(KubeError::Service(late.into())),

@@ -1,8 +1,12 @@
 //! Streams to shells inside one Pod.
 
 use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,12 +15,13 @@ use kube::api::AttachParams;
 use kube::core::{Request, Resource as _};
 use sandbox::{Death, Error, ErrorKind};
 use sandbox_guest::{Carrier, CarrierStream, FarEnds};
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
 use crate::api::Pods;
 use crate::error::{api_error, no_answer};
-use crate::names::SANDBOX;
+use crate::names::{PodId, SANDBOX};
 use crate::pump;
 use crate::state::death;
 
@@ -29,8 +34,12 @@ const LOOK: Duration = Duration::from_secs(5);
 const UNHEARD: Duration = Duration::from_secs(45);
 /// How long a Pod may take to say why its container has ended.
 const SETTLE: Duration = Duration::from_secs(10);
-/// How long a Pod whose shells do not start may still look alive.
-const VERDICT: Duration = Duration::from_secs(8);
+/// How long a Pod whose shells do not start may still look alive, and take to say why: less than a failed operation waits for it.
+const VERDICT: Duration = Duration::from_secs(4);
+/// How much longer a request that is under way by then may take.
+const SLACK: Duration = Duration::from_millis(500);
+/// For how long a shell that says nothing counts among those that start. Others must not wait for ever behind a sandbox whose shells hang.
+const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// Enters one Pod, and never a later one of the same name.
 #[derive(Clone)]
@@ -40,8 +49,7 @@ pub(crate) struct K8sCarrier {
 
 struct Shared {
     pods: Pods,
-    name: String,
-    uid: String,
+    id: PodId,
     /// Shells that may start at once, over all Pods of a provider.
     opening: Arc<Semaphore>,
     request_timeout: Duration,
@@ -50,27 +58,31 @@ struct Shared {
     /// Whether somebody looks after the open streams.
     watched: AtomicBool,
     cause: Mutex<Option<Death>>,
+    /// Whether a shell has ever started.
+    entered: AtomicBool,
+    /// When the last look for a cause of death began, and what came of it. Who looks holds it.
+    verdict: tokio::sync::Mutex<Option<(Instant, Option<Death>)>>,
 }
 
 impl K8sCarrier {
-    pub(crate) fn new(
-        pods: Pods,
-        name: String,
-        uid: String,
-        opening: Arc<Semaphore>,
-        request_timeout: Duration,
-    ) -> Self {
+    pub(crate) fn new(pods: Pods, id: PodId, opening: Arc<Semaphore>, request_timeout: Duration) -> Self {
         let shared = Shared {
             pods,
-            name,
-            uid,
+            id,
             opening,
             request_timeout,
             cuts: watch::Sender::new(0),
             watched: AtomicBool::new(false),
             cause: Mutex::default(),
+            entered: AtomicBool::new(false),
+            verdict: tokio::sync::Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Whether a shell has ever started.
+    pub(crate) fn was_entered(&self) -> bool {
+        self.shared.entered.load(Ordering::Acquire)
     }
 
     /// Ends every stream, since the Pod is gone.
@@ -98,8 +110,7 @@ impl Shared {
 
     /// Why the Pod is no more, as far as the API server knows. A Pod whose container has ended says only some moments later why:
     /// that is waited for.
-    async fn ask(&self) -> Result<Option<Death>, Error> {
-        let until = Instant::now() + SETTLE;
+    async fn ask(&self, until: Instant) -> Result<Option<Death>, Error> {
         loop {
             match self.ask_once().await? {
                 Some((_, false)) if Instant::now() < until => sleep(Duration::from_millis(100)).await,
@@ -113,17 +124,17 @@ impl Shared {
         if let Some(death) = self.known() {
             return Ok(Some((death, true)));
         }
-        let pod = self.pods.get_soon(&self.name).await?;
+        let pod = self.pods.get_soon(&self.id.name).await?;
         Ok(match &pod {
             None => Some((Death::Deleted, true)),
-            Some(pod) if pod.metadata.uid.as_deref() != Some(&self.uid) => Some((Death::Replaced, true)),
+            Some(pod) if !self.id.is(pod) => Some((Death::Replaced, true)),
             Some(pod) => death(pod),
         })
     }
 
     /// Starts a shell in the Pod of this name, whichever that is.
     async fn connect(&self) -> Result<kube::client::Connection, kube::Error> {
-        self.pods.client.connect(request(&self.pods.namespace, &self.name)?).await
+        self.pods.client.connect(request(&self.pods.namespace, &self.id.name)?).await
     }
 
     async fn open(self: &Arc<Self>) -> Result<CarrierStream, Error> {
@@ -133,19 +144,19 @@ impl Shared {
         if let Some(death) = self.known() {
             return Err(gone(death));
         }
-        let turn = self.opening.acquire().await.map_err(|_| Error::new(ErrorKind::Other).because("closed"))?;
+        let turn = Arc::clone(&self.opening).acquire_owned().await;
+        let turn = turn.map_err(|_| Error::new(ErrorKind::Other).because("closed"))?;
         let doing = "create pods/exec";
-        let connected = timeout(self.request_timeout, self.connect()).await;
-        drop(turn);
-        let connection = match connected {
+        let connection = match timeout(self.request_timeout, self.connect()).await {
             Ok(Ok(connection)) => connection,
             Ok(Err(error)) => {
                 let answer = api_error(doing, error);
                 if answer.kind() == ErrorKind::Forbidden {
                     return Err(answer);
                 }
+                drop(turn);
                 // The container can be gone, or not yet there: the Pod says which.
-                return Err(match self.ask().await? {
+                return Err(match self.ask(Instant::now() + SETTLE).await? {
                     Some(death) => gone(death).caused_by(answer),
                     None => Error::new(ErrorKind::Unavailable).because("no shell starts").caused_by(answer),
                 });
@@ -154,15 +165,56 @@ impl Shared {
         };
         // The name may have been another Pod's by then. That ours is there now, after the shell was started, proves that it was ours:
         // a uid never comes back.
-        match self.pods.look(&self.name).await? {
-            Some(pod) if pod.metadata.uid.as_deref() == Some(&self.uid) => {}
+        match self.pods.look(&self.id.name).await? {
+            Some(pod) if pod.metadata.uid.as_deref() == Some(&self.id.uid) => {}
             Some(_) => return Err(gone(self.died(Death::Replaced))),
             None => return Err(gone(self.died(Death::Deleted))),
         }
         let half_close = connection.supports_stream_close();
-        let stream = pump::start(connection.into_stream(), half_close, cuts);
+        let mut stream = pump::start(connection.into_stream(), half_close, cuts);
+        stream.stdout = Box::pin(FirstWord::new(stream.stdout, turn));
+        self.entered.store(true, Ordering::Release);
         self.look_after();
         Ok(stream)
+    }
+
+    /// As [`Carrier::cause_of_death`]: however many operations fail at once, one looks for all of them, and once more for those that failed
+    /// while it looked.
+    async fn verdict(&self) -> Option<Death> {
+        let failed = Instant::now();
+        let until = failed + VERDICT;
+        let mut last = self.verdict.lock().await;
+        let known = last.and_then(|(_, cause)| cause).or_else(|| self.known());
+        // Who failed before the last look began has its answer; who has waited for too long has no time for another.
+        if Instant::now() >= until || last.is_some_and(|(begun, _)| begun >= failed) {
+            return known;
+        }
+        let begun = Instant::now();
+        let cause = timeout_at(until + SLACK, self.look_for_cause(until)).await.ok().flatten();
+        *last = Some((begun, cause));
+        cause
+    }
+
+    async fn look_for_cause(&self, until: Instant) -> Option<Death> {
+        loop {
+            if let Ok(Some(death)) = self.ask(until).await {
+                return Some(death);
+            }
+            // A Pod says late that its container has ended. If a shell starts in it, it has not.
+            let shell = async {
+                let _turn = self.opening.acquire().await;
+                self.connect().await
+            };
+            let patience = until.min(Instant::now() + self.request_timeout);
+            if let Ok(Ok(_connection)) = timeout_at(patience, shell).await {
+                // Unless it is another one's.
+                return self.ask(until).await.ok().flatten();
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
     }
 
     /// Has somebody look, as long as there are streams, whether the Pod is still there.
@@ -193,7 +245,7 @@ async fn look_after(shared: Weak<Shared>) {
                 return;
             }
         }
-        match shared.ask().await {
+        match shared.ask(Instant::now() + SETTLE).await {
             Ok(Some(_)) => return,
             Ok(None) => answered = Instant::now(),
             Err(error) if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded) => {
@@ -220,30 +272,39 @@ impl Carrier for K8sCarrier {
     }
 
     async fn cause_of_death(&self) -> Option<Death> {
-        let shared = &self.shared;
-        let until = Instant::now() + VERDICT;
-        loop {
-            if let Ok(Some(death)) = shared.ask().await {
-                return Some(death);
-            }
-            // A Pod says late that its container has ended. If a shell starts in it, it has not.
-            if let Ok(Ok(_connection)) = timeout(shared.request_timeout, shared.connect()).await {
-                // Unless it is another one's.
-                return shared.ask().await.ok().flatten();
-            }
-            if Instant::now() >= until {
-                return None;
-            }
-            sleep(Duration::from_millis(100)).await;
+        self.shared.verdict().await
+    }
+}
+
+/// The output of a shell, which counts among those that start until its first byte, its end, or for [`FIRST_WORD`].
+struct FirstWord {
+    output: Pin<Box<dyn AsyncRead + Send>>,
+    starts: Option<(OwnedSemaphorePermit, Pin<Box<Sleep>>)>,
+}
+
+impl FirstWord {
+    fn new(output: Pin<Box<dyn AsyncRead + Send>>, turn: OwnedSemaphorePermit) -> Self {
+        Self { output, starts: Some((turn, Box::pin(sleep(FIRST_WORD)))) }
+    }
+}
+
+impl AsyncRead for FirstWord {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let outcome = self.output.as_mut().poll_read(cx, buf);
+        if let Some((_, patience)) = &mut self.starts
+            && (outcome.is_ready() || patience.as_mut().poll(cx).is_ready())
+        {
+            self.starts = None;
         }
+        outcome
     }
 }
 
 impl fmt::Debug for K8sCarrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("K8sCarrier")
-            .field("pod", &self.shared.name)
-            .field("uid", &self.shared.uid)
+            .field("pod", &self.shared.id.name)
+            .field("uid", &self.shared.id.uid)
             .finish_non_exhaustive()
     }
 }

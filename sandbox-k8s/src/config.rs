@@ -58,7 +58,8 @@ pub struct K8sConfig {
     pub volume_bytes: u64,
     /// How long a sandbox may live, in whole seconds; then it is dead. `None` is for ever.
     pub max_lifetime: Option<Duration>,
-    /// How long making a sandbox may take, from the call to the first shell.
+    /// How long making a sandbox may take, from the call to the first shell. A provision that fails can take as long as `stop_timeout`
+    /// more, to remove what it has begun.
     pub ready_timeout: Duration,
     /// How long an image may fail to be pulled before a provision gives up.
     pub image_pull_grace: Duration,
@@ -67,11 +68,13 @@ pub struct K8sConfig {
     /// How long a sandbox that is removed may take to end by itself, in whole seconds. 0 removes the Pod from the API at once,
     /// and its processes some moments later.
     pub stop_grace: Duration,
-    /// How long removing a sandbox may take, `stop_grace` included. Shortly before that, removal is forced.
+    /// How long removing a sandbox may take, `stop_grace` included. A Pod that is there ten seconds after its `stop_grace`, or three
+    /// seconds before this is over, is removed by force, as where a node does not answer: its processes can live on for a while.
     pub stop_timeout: Duration,
     /// How long one request to the API server may take, retries not included.
     pub request_timeout: Duration,
-    /// How many shells may be starting at once, over all sandboxes of the provider. Nodes take long for many at once.
+    /// How many shells may be starting at once, over all sandboxes of the provider. Nodes take long for many at once. A shell starts
+    /// until its first word, or for two seconds: one that never speaks holds up no other sandbox for longer.
     pub max_opening: usize,
 }
 
@@ -193,58 +196,91 @@ impl K8sConfig {
     ///
     /// [`ErrorKind::InvalidSpec`], naming the field, the value and the rule.
     pub fn validate(&self) -> Result<(), Error> {
-        if self.kubeconfig.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+        // A field that is added is looked at here, or says why not.
+        let Self {
+            kubeconfig,
+            context,
+            namespace,
+            deployment,
+            domain,
+            net_setup_image,
+            image_pull_policy: _,
+            image_pull_secrets,
+            runtime_class,
+            node_selector,
+            tolerations,
+            service_account,
+            priority_class,
+            user_namespaces: _,
+            volume_bytes,
+            // See `validate_times`.
+            max_lifetime: _,
+            ready_timeout: _,
+            image_pull_grace: _,
+            unschedulable_grace: _,
+            stop_grace: _,
+            stop_timeout: _,
+            request_timeout: _,
+            max_opening,
+        } = self;
+        if kubeconfig.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
             return refuse("kubeconfig", "", "it must not be empty");
         }
-        if self.context.as_deref() == Some("") {
+        if context.as_deref() == Some("") {
             return refuse("context", "", "it must not be empty");
         }
-        if let Some(namespace) = &self.namespace {
+        if let Some(namespace) = namespace {
             check_namespace(namespace)?;
         }
-        if self.deployment.is_empty() || !grammar::is_label_value(&self.deployment) {
-            return refuse("deployment", &self.deployment, grammar::LABEL_VALUE);
+        if deployment.is_empty() || !grammar::is_label_value(deployment) {
+            return refuse("deployment", deployment, grammar::LABEL_VALUE);
         }
-        if !grammar::is_subdomain(&self.domain) {
-            return refuse("domain", &self.domain, grammar::SUBDOMAIN);
+        if !grammar::is_subdomain(domain) {
+            return refuse("domain", domain, grammar::SUBDOMAIN);
         }
         let printable = |text: &str| !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace());
-        if !printable(&self.net_setup_image) || self.net_setup_image.len() > sandbox::Spec::MAX_IMAGE {
-            return refuse("net_setup_image", &self.net_setup_image, "an image without spaces and control characters");
+        if !printable(net_setup_image) || net_setup_image.len() > sandbox::Spec::MAX_IMAGE {
+            return refuse("net_setup_image", net_setup_image, "an image without spaces and control characters");
         }
-        for (at, name) in self.image_pull_secrets.iter().enumerate() {
+        for (at, name) in image_pull_secrets.iter().enumerate() {
             if !grammar::is_subdomain(name) {
                 return refuse("image_pull_secrets", name, grammar::SUBDOMAIN);
             }
-            if self.image_pull_secrets[..at].contains(name) {
+            if image_pull_secrets[..at].contains(name) {
                 return refuse("image_pull_secrets", name, "it must stand there once");
             }
         }
         let named = [
-            ("runtime_class", &self.runtime_class),
-            ("service_account", &self.service_account),
-            ("priority_class", &self.priority_class),
+            ("runtime_class", runtime_class),
+            ("service_account", service_account),
+            ("priority_class", priority_class),
         ];
         for (field, name) in named {
             if let Some(name) = name.as_ref().filter(|name| !grammar::is_subdomain(name)) {
                 return refuse(field, name, grammar::SUBDOMAIN);
             }
         }
-        for (key, value) in &self.node_selector {
+        for (key, value) in node_selector {
             grammar::check_label(key, value)
                 .or_else(|rule| refuse("node_selector", &format!("{key}={value}"), rule))?;
         }
-        for toleration in &self.tolerations {
+        for toleration in tolerations {
             toleration.check().or_else(|rule| refuse("tolerations", &toleration.text(), rule))?;
         }
-        if self.volume_bytes == 0 || self.volume_bytes > i64::MAX as u64 {
-            return refuse("volume_bytes", &self.volume_bytes.to_string(), "from 1 to 9223372036854775807");
+        if *volume_bytes == 0 || *volume_bytes > i64::MAX as u64 {
+            return refuse("volume_bytes", &volume_bytes.to_string(), "from 1 to 9223372036854775807");
         }
         self.validate_times()?;
-        if !(1..=1024).contains(&self.max_opening) {
-            return refuse("max_opening", &self.max_opening.to_string(), "from 1 to 1024");
+        if !(1..=1024).contains(max_opening) {
+            return refuse("max_opening", &max_opening.to_string(), "from 1 to 1024");
         }
         Ok(())
+    }
+
+    /// The grace of a removal, in seconds: what has ended needs none.
+    pub(crate) fn grace(&self, runs: bool) -> u32 {
+        // At most 60.
+        if runs { u32::try_from(self.stop_grace.as_secs()).unwrap_or(60) } else { 0 }
     }
 
     fn validate_times(&self) -> Result<(), Error> {

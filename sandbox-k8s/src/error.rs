@@ -64,3 +64,21 @@ pub(crate) fn has_code(error: &kube::Error, code: u16) -> bool {
 pub(crate) fn uncertain(error: Error) -> Error {
     error.with_effect(Effect::Unknown)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asks_for(seconds: u32) -> kube::Error {
+        let status = serde_json::json!({"status": "Failure", "code": 429, "details": {"retryAfterSeconds": seconds}});
+        kube::Error::Api(serde_json::from_value(status).unwrap())
+    }
+
+    #[test]
+    fn a_servers_wish_is_heeded_up_to_ten_seconds() {
+        for (asked, heeded) in [(0, 0), (1, 1), (10, 10), (11, 10), (3600, 10)] {
+            assert_eq!(retry_after(&asks_for(asked)), Duration::from_secs(heeded), "{asked}");
+        }
+        assert_eq!(retry_after(&kube::Error::LinesCodecMaxLineLengthExceeded), Duration::ZERO);
+    }
+}

@@ -12,7 +12,7 @@ use sandbox_guest::{Guest, GuestConfig};
 use tokio::time::Instant;
 
 use crate::carrier::K8sCarrier;
-use crate::names::pod_name;
+use crate::names::{PodId, pod_name};
 use crate::provider::Place;
 use crate::stamp::Stamp;
 use crate::wait;
@@ -21,7 +21,7 @@ use crate::wait;
 pub(crate) struct Live {
     place: Arc<Place>,
     session: SessionId,
-    pub(crate) uid: String,
+    pub(crate) id: PodId,
     recreated: Option<Recreated>,
     carrier: K8sCarrier,
     pub(crate) guest: Guest,
@@ -29,18 +29,19 @@ pub(crate) struct Live {
 
 impl Live {
     pub(crate) fn new(place: Arc<Place>, session: SessionId, stamp: Stamp) -> Self {
-        let carrier = K8sCarrier::new(
-            place.pods.clone(),
-            pod_name(&session),
-            stamp.uid.clone(),
-            Arc::clone(&place.opening),
-            place.config.request_timeout,
-        );
+        let id = PodId { name: pod_name(&session), uid: stamp.uid };
+        let carrier =
+            K8sCarrier::new(place.pods.clone(), id.clone(), Arc::clone(&place.opening), place.config.request_timeout);
         // The container has most variables by itself; a shell makes something of its own of some, and these must reach commands too.
         let mut config = GuestConfig::new(stamp.workdir).with_env(stamp.env);
         config.max_opening = place.config.max_opening;
         let guest = Guest::new(Arc::new(carrier.clone()), config);
-        Self { place, session, uid: stamp.uid, recreated: stamp.recreated, carrier, guest }
+        Self { place, session, id, recreated: stamp.recreated, carrier, guest }
+    }
+
+    /// Whether a shell has started in it, for this handle.
+    pub(crate) fn was_entered(&self) -> bool {
+        self.carrier.was_entered()
     }
 
     /// The Pod is gone: nothing goes through its streams any more.
@@ -52,7 +53,7 @@ impl Live {
 
 impl fmt::Debug for Live {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("K8sSandbox").field("session", &self.session).field("uid", &self.uid).finish_non_exhaustive()
+        f.debug_struct("K8sSandbox").field("session", &self.session).field("uid", &self.id.uid).finish_non_exhaustive()
     }
 }
 
@@ -88,8 +89,10 @@ impl Sandbox for Live {
     }
 
     async fn destroy(&self) -> Result<(), Error> {
-        let deadline = Instant::now() + self.place.config.stop_timeout;
-        wait::remove(&self.place.pods, &self.place.config, &pod_name(&self.session), &self.uid, true, deadline).await?;
+        let place = &self.place;
+        let deadline = Instant::now() + place.config.stop_timeout;
+        let _turn = place.sessions.turn(&self.session, deadline).await?;
+        wait::remove(&place.pods, &place.config, &self.id, true, deadline).await?;
         self.close(Death::Deleted);
         Ok(())
     }

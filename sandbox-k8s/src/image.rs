@@ -1,18 +1,25 @@
 //! What an image must have.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use sandbox::{Error, ErrorKind, ExecRequest, Networking, Provider, Sandbox, SessionId, Spec};
+use k8s_openapi::api::core::v1::Pod;
+use sandbox::{Error, ErrorKind, ExecRequest, ExecResult, Networking, Provider, Sandbox, SandboxPath, SessionId, Spec};
+use tokio::time::{Instant, sleep};
 
 use crate::handle::Live;
+use crate::make::Look;
+use crate::names::SANDBOX;
 use crate::provider::{K8s, K8sProvider};
+use crate::sessions::lock;
 
 /// Tools without which no command runs, and those that files need.
 const NEEDED: &str = "dd cat env";
 const FOR_FILES: &str = "stat mkdir chmod mv ln rm rmdir tar";
-/// How long looking may take.
-const LIMIT: Duration = Duration::from_secs(10);
+/// The last line of an answer.
+const END: &str = "that-is-all";
+/// How long looking may take, beside the call's own deadline, and when it is tried again if it fails.
+const LIMIT: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(100);
 /// How many images are remembered.
 const REMEMBERED: usize = 1024;
 
@@ -39,19 +46,34 @@ impl ImageReport {
 }
 
 impl K8sProvider {
-    /// Makes a sandbox of `image`, looks what it has, and reaps it.
+    /// Makes a sandbox of `image`, looks what it has, and reaps it. An image that lacks what every command needs is a report, where a
+    /// provision fails.
+    ///
+    /// A future that is dropped leaves the sandbox, of a session that only [`owned`](Provider::owned) tells.
     ///
     /// # Errors
     ///
     /// As a provision: `ImagePull` if it cannot be had, `Unavailable` with the runtime's words if its `/bin/bash` is missing or does
-    /// not run.
+    /// not run, or if it does not answer whole within [`K8sConfig::ready_timeout`](crate::K8sConfig::ready_timeout).
     pub async fn probe_image(&self, image: &str) -> Result<ImageReport, Error> {
         let spec = Spec::new(SessionId::generate(), image).with_networking(Networking::Unrestricted);
         spec.validate()?;
         let backend = self.checked.inner();
         let outcome = async {
-            let live = backend.find_or_make(&spec).await?;
-            look(&live).await
+            let deadline = Instant::now() + backend.place.config.ready_timeout;
+            let live = backend.find_or_make(&spec, Look::No).await?;
+            loop {
+                match look(&live).await {
+                    Ok(report) => return report,
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost)
+                            && Instant::now() + AGAIN < deadline =>
+                    {
+                        sleep(AGAIN).await;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
         }
         .await;
         let reaped = self.reap(&spec.session).await;
@@ -61,62 +83,112 @@ impl K8sProvider {
 }
 
 impl K8s {
-    /// Looks once at each image that a sandbox is made from.
-    ///
-    /// # Errors
-    ///
-    /// `Unavailable`, naming the tools that are missing.
-    pub(crate) async fn look_at_image(&self, spec: &Spec, live: &Arc<Live>) -> Result<(), Error> {
-        if self.has_seen(&spec.image, false) {
-            return Ok(());
+    /// Looks once at each image that a sandbox is made from; answers why no command runs in it, if that is so. An error says nothing about
+    /// the image.
+    pub(crate) async fn look_at_image(&self, spec: &Spec, pod: &Pod, live: &Live) -> Result<Option<Error>, Error> {
+        let image = image_of(pod).unwrap_or(&spec.image);
+        if lock(&self.images).contains(image) {
+            return Ok(None);
         }
-        let report = look(live).await?;
+        let report = match look(live).await? {
+            Ok(report) => report,
+            Err(unfit) => return Ok(Some(unfit)),
+        };
         if !report.missing.is_empty() {
             let missing = report.missing.join(", ");
-            return Err(Error::new(ErrorKind::Unavailable)
-                .because(format!("the image lacks {missing}; commands need it in /usr/bin or /bin")));
+            return Ok(Some(
+                Error::new(ErrorKind::Unavailable)
+                    .because(format!("the image lacks {missing}; commands need it in /usr/bin or /bin")),
+            ));
         }
         if !report.missing_for_files.is_empty() {
             tracing::warn!(missing = report.missing_for_files.join(", "), "the image lacks what files need");
         }
-        self.has_seen(&spec.image, true);
-        Ok(())
-    }
-
-    /// Whether the image was looked at; it is now, with `remember`.
-    fn has_seen(&self, image: &str, remember: bool) -> bool {
-        let mut seen = self.images.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if remember {
-            if seen.len() >= REMEMBERED {
-                seen.clear();
-            }
-            return !seen.insert(image.to_owned());
+        let mut seen = lock(&self.images);
+        if seen.len() >= REMEMBERED {
+            seen.clear();
         }
-        seen.contains(image)
+        seen.insert(image.to_owned());
+        Ok(None)
     }
 }
 
-async fn look(live: &Live) -> Result<ImageReport, Error> {
+/// Which image a Pod runs, by digest: a tag can be another image's later.
+fn image_of(pod: &Pod) -> Option<&str> {
+    let mut statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    let id = &statuses.find(|container| container.name == SANDBOX)?.image_id;
+    (!id.is_empty()).then_some(id)
+}
+
+/// Looks what an image has; the inner error is the image's own doing.
+async fn look(live: &Live) -> Result<Result<ImageReport, Error>, Error> {
     let text = format!(
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin; echo \"${{BASH_VERSINFO[0]}}.${{BASH_VERSINFO[1]}} $UID\"; \
-         for t in {NEEDED} {FOR_FILES}; do command -v \"$t\" >/dev/null || echo \"$t\"; done"
+         for t in {NEEDED} {FOR_FILES}; do command -v \"$t\" >/dev/null || echo \"$t\"; done; echo {END}"
     );
-    let result = live.exec(ExecRequest::shell(text).with_limit(LIMIT)).await?;
-    let answer = result.stdout.to_string_lossy().into_owned();
-    let mut lines = answer.lines();
-    let head = lines.next().and_then(|line| line.split_once(' '));
-    let (bash, user) = head.ok_or_else(|| {
-        Error::new(ErrorKind::Unavailable).because("the image's bash does not run a command as it must")
-    })?;
-    let missing: Vec<_> = lines.collect();
+    // The image's own working directory says nothing of its tools.
+    read(&live.exec(ExecRequest::shell(text).with_workdir(SandboxPath::new("/proc")?).with_limit(LIMIT)).await?)
+}
+
+/// What an image has answered.
+fn read(result: &ExecResult) -> Result<Result<ImageReport, Error>, Error> {
+    let answer = result.stdout.to_string_lossy();
+    let mut lines: Vec<_> = answer.lines().collect();
+    // A list that was cut would lack what is missing.
+    if result.timed_out || result.truncated() || result.exit_code != 0 || lines.pop() != Some(END) {
+        return Err(Error::new(ErrorKind::Unavailable).because("the image did not say in time, and whole, what it has"));
+    }
+    let Some((bash, user)) = lines.first().and_then(|line| line.split_once(' ')) else {
+        let why = "the image's bash does not run a command as it must";
+        return Ok(Err(Error::new(ErrorKind::Unavailable).because(why)));
+    };
     // Only what was asked for is taken from what the image says.
     let of = |tools: &str| -> Vec<String> {
-        tools.split(' ').filter(|tool| missing.contains(tool)).map(str::to_owned).collect()
+        tools.split(' ').filter(|tool| lines[1..].contains(tool)).map(str::to_owned).collect()
     };
-    Ok(ImageReport {
+    Ok(Ok(ImageReport {
         missing: of(NEEDED),
         missing_for_files: of(FOR_FILES),
         bash: bash.chars().take(16).collect(),
         user: user.parse().unwrap_or(u32::MAX),
-    })
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use sandbox::Output;
+
+    use super::*;
+
+    fn said(text: &str) -> ExecResult {
+        let out = |text: &str| Output::new(text.to_owned(), text.len() as u64);
+        ExecResult::new(0, false, out(text), out(""), Duration::ZERO)
+    }
+
+    #[test]
+    fn what_an_image_says() {
+        let report = read(&said("5.2 0\ntar\nenv\nnot-asked-for\nthat-is-all\n")).unwrap().unwrap();
+        assert_eq!(
+            (report.missing.clone(), report.missing_for_files.clone()),
+            (vec!["env".into()], vec!["tar".into()])
+        );
+        assert_eq!((&*report.bash, report.user, report.is_complete()), ("5.2", 0, false));
+        assert!(read(&said("5.2 1000\nthat-is-all\n")).unwrap().unwrap().is_complete());
+        assert!(read(&said("that-is-all\n")).unwrap().is_err(), "it ran, and said nothing");
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_says_nothing() {
+        for text in ["", "5.2 0\n", "5.2 0\nta"] {
+            read(&said(text)).unwrap_err();
+        }
+        let whole = || said("5.2 0\nthat-is-all\n");
+        let mut each = [whole(), whole(), whole()];
+        each[0].timed_out = true;
+        each[1].exit_code = 1;
+        each[2].stdout.total += 1;
+        for result in &each {
+            read(result).unwrap_err();
+        }
+    }
 }

@@ -31,8 +31,8 @@
 //! # The image
 //!
 //! `/bin/bash` at that very path, and the ordinary tools that `sandbox-guest` lists; [`K8sProvider::probe_image`] tells. A tool without which no
-//! command runs is named by the first provision of an image. Where `run_as_user` is set or the root is read-only, the working directory, `/tmp`
-//! and `/mnt` are empty volumes; otherwise the image's own user must be able to write to the working directory.
+//! command runs is named by the first provision of an image. Where `run_as_user` is another than 0 or the root is read-only, the working
+//! directory, `/tmp` and `/mnt` are empty volumes; otherwise the image's own user must be able to write to the working directory.
 //!
 //! # How a sandbox is found
 //!
@@ -55,14 +55,24 @@
 //! |---|---|---|
 //! | runs | answers it, if the spec is the same | answers it |
 //! | is starting | waits, at most [`K8sConfig::ready_timeout`] | `NotFound` |
-//! | is being removed | waits until it is gone, and makes another | `NotFound` |
+//! | is being removed | waits until it is gone, at most 15 seconds beyond its grace, and makes another | `NotFound` |
 //! | has ended: evicted, out of memory, its node shut down, its first process gone | removes it and makes another, which says so in `recreated()` | `NotFound`, with the cause |
 //! | finds no node for [`K8sConfig::unschedulable_grace`] | `Unschedulable`; removed if this call has made it | `NotFound` |
 //! | has an image that cannot be pulled for [`K8sConfig::image_pull_grace`], or never | `ImagePull`; removed likewise | `NotFound` |
 //! | cannot make its container, or cut its network off | `Unavailable`; removed likewise | `NotFound` |
-//! | has a gate that ends again and again | `Unavailable`; removed whoever has made it | `NotFound` |
+//! | has a gate that ends again and again | `Unavailable`; removed whoever has made it, and to whatever spec | `NotFound` |
 //! | is in phase `Unknown` | waits, at most [`K8sConfig::ready_timeout`]; never removed | `NotFound` |
-//! | was removed while somebody waited | `NotFound` | `NotFound` |
+//! | is removed while somebody waits, or was found and dies then | begins again, three times; then `Busy` | `NotFound` |
+//! | was made by this call, and dies before it runs a command | `Unavailable`, with the cause; its remains are removed | `NotFound`, with the cause |
+//!
+//! A Pod that is removed is looked at once more, and goes only in that very state: one that has become ready meanwhile stays, since others
+//! can be at work in it, unless it is of no use to anybody: it lacks a tool, its shells are refused, or its gate's token is recorded nowhere.
+//! Where what was begun is not known to be gone, the error has `Effect::Unknown`: the Pod may be there, and the next provision takes it up.
+//!
+//! If files of an earlier sandbox went with a Pod that ended, or that this call removed, the next one says so in `recreated()`, however many
+//! provisions fail in between; this provider and its clones remember it. An error of a provision that removed one says so too: by
+//! [`Error::death`](sandbox::Error::death), and `Effect::Partial`. That somebody asked for a Pod to be removed is no such loss, unless the
+//! cluster was that somebody: a drain, a taint, a lost node.
 //!
 //! An error of the API server says nothing about the Pod: reads and removals are repeated until their deadline, and nothing is removed because
 //! of it. What a server says of `Retry-After` is heeded, up to ten seconds. A command is never repeated.
@@ -108,6 +118,8 @@ mod pod;
 mod preflight;
 mod provider;
 mod pump;
+mod reclaim;
+mod sessions;
 mod stamp;
 mod state;
 mod toleration;
@@ -116,6 +128,6 @@ mod wait;
 pub use config::{ImagePullPolicy, K8sConfig};
 pub use grammar::{parse_image_pull_secrets, parse_node_selector};
 pub use image::ImageReport;
-pub use preflight::{Finding, Preflight};
+pub use preflight::{Finding, FindingKind, Preflight};
 pub use provider::K8sProvider;
 pub use toleration::{TaintEffect, Toleration, TolerationOperator, parse_tolerations};

@@ -1,5 +1,6 @@
 //! Names of objects, containers, labels and annotations.
 
+use k8s_openapi::api::core::v1::Pod;
 use sandbox::{Error, ErrorKind, SessionId};
 
 use crate::config::K8sConfig;
@@ -74,6 +75,24 @@ impl Keys {
             Some(session) => format!("{mine},{}={session}", self.name(Key::Session)),
             None => format!("{mine},{}", self.name(Key::Session)),
         }
+    }
+}
+
+/// One very Pod: its name can be another one's later, its uid cannot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodId {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+}
+
+impl PodId {
+    pub(crate) fn of(pod: &Pod) -> Self {
+        let of = |part: &Option<String>| part.clone().unwrap_or_default();
+        Self { name: of(&pod.metadata.name), uid: of(&pod.metadata.uid) }
+    }
+
+    pub(crate) fn is(&self, pod: &Pod) -> bool {
+        pod.metadata.uid.as_deref() == Some(&self.uid)
     }
 }
 

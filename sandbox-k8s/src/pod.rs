@@ -75,7 +75,7 @@ pub(crate) fn pod(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<Po
         automount_service_account_token: Some(false),
         service_account_name: config.service_account.clone(),
         enable_service_links: Some(false),
-        termination_grace_period_seconds: Some(i64::try_from(config.stop_grace.as_secs().max(1)).unwrap_or(2)),
+        termination_grace_period_seconds: Some(i64::from(config.grace(true).max(1))),
         runtime_class_name: config.runtime_class.clone(),
         priority_class_name: config.priority_class.clone(),
         active_deadline_seconds: config.max_lifetime.and_then(|time| i64::try_from(time.as_secs()).ok()),
@@ -105,7 +105,7 @@ fn metadata(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<ObjectMe
     let labels = [
         (keys.name(Key::Session), spec.session.as_str()),
         (keys.name(Key::Deployment), &config.deployment),
-        (keys.name(Key::Networking), if spec.gate.is_some() { "gated" } else { spec.networking.name() }),
+        (keys.name(Key::Networking), networking_label(spec)),
         ("app.kubernetes.io/name".to_owned(), "sandbox"),
         ("app.kubernetes.io/component".to_owned(), "session"),
         ("app.kubernetes.io/managed-by".to_owned(), "sandbox-k8s"),
@@ -128,6 +128,11 @@ fn metadata(spec: &Spec, config: &K8sConfig, making: &Making) -> Result<ObjectMe
         annotations: Some(annotations),
         ..ObjectMeta::default()
     })
+}
+
+/// The kind of networking, as a label.
+pub(crate) fn networking_label(spec: &Spec) -> &'static str {
+    if spec.gate.is_some() { "gated" } else { spec.networking.name() }
 }
 
 /// Why an earlier sandbox is no more, as an annotation.

@@ -12,17 +12,27 @@ use crate::provider::K8sProvider;
 /// The oldest server that the family is made for: 1.29.
 const OLDEST: (u32, u32) = (1, 29);
 
-/// What a provider may do in its namespace. The flag: whether it can do without.
-const VERBS: [(&str, Option<&str>, &str, bool); 8] = [
-    ("get", None, "finds and enters sandboxes", false),
-    ("list", None, "lists and reaps sandboxes", false),
-    ("create", None, "makes sandboxes", false),
-    ("delete", None, "removes sandboxes", false),
-    ("watch", None, "notices changes at once; without it the provider asks again and again", true),
-    ("patch", None, "notes on a sandbox why an earlier one died, where two processes replace that one at once", true),
+/// What a provider may do in its namespace.
+const VERBS: [(FindingKind, &str, Option<&str>, &str); 8] = [
+    (FindingKind::MayNotGetPods, "get", None, "finds and enters sandboxes"),
+    (FindingKind::MayNotListPods, "list", None, "lists and reaps sandboxes"),
+    (FindingKind::MayNotCreatePods, "create", None, "makes sandboxes"),
+    (FindingKind::MayNotDeletePods, "delete", None, "removes sandboxes"),
+    (
+        FindingKind::MayNotWatchPods,
+        "watch",
+        None,
+        "notices changes at once; without it the provider asks again and again",
+    ),
+    (
+        FindingKind::MayNotPatchPods,
+        "patch",
+        None,
+        "notes on a sandbox why an earlier one died, where two processes replace that one at once",
+    ),
     // Opening a WebSocket is a GET; newer servers check for create as well.
-    ("get", Some("exec"), "runs commands", false),
-    ("create", Some("exec"), "runs commands", false),
+    (FindingKind::MayNotGetExec, "get", Some("exec"), "runs commands"),
+    (FindingKind::MayNotCreateExec, "create", Some("exec"), "runs commands"),
 ];
 
 /// What [`K8sProvider::preflight`] found.
@@ -39,12 +49,53 @@ pub struct Preflight {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
+    /// What kind of thing: match on it.
+    pub kind: FindingKind,
     /// Whether provisions fail because of it; otherwise something works less well.
     pub fatal: bool,
-    /// What it is, as in `create pods/exec is not allowed in the namespace sandboxes`.
+    /// What it is, as in `create pods/exec is not allowed in the namespace sandboxes`. Its wording is not part of the contract.
     pub what: String,
-    /// What it is for, or what would help.
+    /// What it is for, or what would help. As `what`.
     pub why: String,
+}
+
+/// What kind of thing a [`Finding`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FindingKind {
+    /// The server is older than the oldest that is supported.
+    ServerTooOld,
+    /// No right to `get` `pods`.
+    MayNotGetPods,
+    /// No right to `list` `pods`.
+    MayNotListPods,
+    /// No right to `create` `pods`.
+    MayNotCreatePods,
+    /// No right to `delete` `pods`.
+    MayNotDeletePods,
+    /// No right to `watch` `pods`: it goes without.
+    MayNotWatchPods,
+    /// No right to `patch` `pods`: it goes without.
+    MayNotPatchPods,
+    /// No right to `get` `pods/exec`.
+    MayNotGetExec,
+    /// No right to `create` `pods/exec`.
+    MayNotCreateExec,
+    /// The server refuses the Pod of the spec.
+    PodRefused,
+}
+
+impl FindingKind {
+    /// Whether provisions fail because of it.
+    fn is_fatal(self) -> bool {
+        !matches!(self, Self::MayNotWatchPods | Self::MayNotPatchPods)
+    }
+}
+
+impl Finding {
+    fn new(kind: FindingKind, what: String, why: impl Into<String>) -> Self {
+        Self { kind, fatal: kind.is_fatal(), what, why: why.into() }
+    }
 }
 
 impl Preflight {
@@ -64,31 +115,26 @@ impl K8sProvider {
     ///
     /// # Errors
     ///
-    /// `InvalidSpec` as a provision; `Unavailable` or `DeadlineExceeded` if the server does not answer.
+    /// `InvalidSpec` and `Unsupported` as a provision; `Unavailable` or `DeadlineExceeded` if the server does not answer.
     pub async fn preflight(&self, spec: &Spec) -> Result<Preflight, Error> {
         let place = self.place();
         let (pods, config) = (&place.pods, &place.config);
-        spec.validate()?;
+        self.checked.check(spec)?;
         let deadline = Instant::now() + config.request_timeout * 2;
         let doing = "get the server's version";
         let version = pods.ask(doing, deadline, || pods.client.apiserver_version()).await?;
         let version = version.map_err(|e| api_error(doing, e))?;
         let mut report = Preflight { server: version.git_version, findings: Vec::new() };
         if !is_new_enough(&version.major, &version.minor) {
-            report.findings.push(Finding {
-                fatal: true,
-                what: format!("the server is {}", report.server),
-                why: format!("{}.{} is the oldest one that is supported", OLDEST.0, OLDEST.1),
-            });
+            let what = format!("the server is {}", report.server);
+            let why = format!("{}.{} is the oldest one that is supported", OLDEST.0, OLDEST.1);
+            report.findings.push(Finding::new(FindingKind::ServerTooOld, what, why));
         }
-        for (verb, subresource, why, spare) in VERBS {
+        for (kind, verb, subresource, why) in VERBS {
             if !self.may(verb, subresource, deadline).await? {
                 let resource = subresource.map_or_else(|| "pods".to_owned(), |sub| format!("pods/{sub}"));
-                report.findings.push(Finding {
-                    fatal: !spare,
-                    what: format!("{verb} {resource} is not allowed in the namespace {}", pods.namespace),
-                    why: why.to_owned(),
-                });
+                let what = format!("{verb} {resource} is not allowed in the namespace {}", pods.namespace);
+                report.findings.push(Finding::new(kind, what, why));
             }
         }
         report.findings.extend(self.rehearse(spec, deadline).await?);
@@ -124,7 +170,7 @@ impl K8sProvider {
         let doing = "create pods (as a dry run)";
         let fatal = |error| {
             let why = api_error(doing, error).reason().unwrap_or_default().to_owned();
-            Some(Finding { fatal: true, what: "the server refuses the Pod of this spec".to_owned(), why })
+            Some(Finding::new(FindingKind::PodRefused, "the server refuses the Pod of this spec".to_owned(), why))
         };
         Ok(match place.pods.rehearse(&pod, deadline).await? {
             Ok(()) => None,

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
@@ -12,29 +14,33 @@ use sandbox::{
     Capabilities, Checked, Death, Error, ErrorKind, ExportStream, GateMinter, GateRevoker, OwnedStream, Provider,
     Sandbox, SandboxPath, SessionId, Spec,
 };
-use tokio::sync::{OwnedMutexGuard, Semaphore};
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 
-use crate::api::Pods;
+use crate::api::{Backoff, Pods};
 use crate::config::{K8sConfig, check_namespace};
 use crate::error::uncertain;
 use crate::handle::Live;
 use crate::listing;
-use crate::names::{Keys, pod_name};
+use crate::make::Look;
+use crate::names::{Keys, PodId, pod_name};
+use crate::sessions::{Sessions, lock};
 use crate::stamp;
 use crate::state::{State, death, state};
 use crate::wait;
 
 /// How many Pods are removed at once.
 const REMOVALS: usize = 8;
+/// How many removals that failed are told of.
+const TOLD: usize = 4;
 
 /// Sandboxes on a Kubernetes cluster: one Pod per session, all in one namespace.
 ///
 /// It needs a tokio runtime with input, output and time enabled. Its sandboxes survive it, and the process: any other provider of
 /// the same cluster, namespace and deployment finds them.
 ///
-/// Cloning it is cheap. Calls that change one session follow each other within one provider; between processes the caller sees to
-/// it that no provision meets a reap.
+/// Cloning it is cheap. Calls that change one session, a `destroy` too, follow each other within one provider and its clones; between
+/// processes the caller sees to it that no provision meets a reap.
 #[derive(Debug, Clone)]
 pub struct K8sProvider {
     pub(crate) checked: Checked<K8s>,
@@ -53,7 +59,8 @@ impl K8sProvider {
         check_namespace(&namespace)?;
         let pods = Pods::new(client, namespace, config.request_timeout);
         let opening = Arc::new(Semaphore::new(config.max_opening));
-        Ok(Self { checked: Checked::new(K8s::at(Place { pods, config, opening, gates: None })) })
+        let sessions = Arc::default();
+        Ok(Self { checked: Checked::new(K8s::at(Place { pods, config, opening, sessions, gates: None })) })
     }
 
     /// Lets sandboxes have a gate: `minter` makes their tokens valid, `revoker` takes them back before a sandbox is reaped, or is
@@ -62,11 +69,12 @@ impl K8sProvider {
     /// A gate's token stands in the Pod's specification: whoever may read Pods in the namespace reads it.
     #[must_use]
     pub fn with_gates(self, minter: Arc<dyn GateMinter>, revoker: Arc<dyn GateRevoker>) -> Self {
-        let Place { pods, config, opening, .. } = &**self.place();
+        let Place { pods, config, opening, sessions, gates: _ } = &**self.place();
         let place = Place {
             pods: pods.clone(),
             config: config.clone(),
             opening: Arc::clone(opening),
+            sessions: Arc::clone(sessions),
             gates: Some(Gates { minter, revoker }),
         };
         Self { checked: Checked::new(K8s::at(place)) }
@@ -117,6 +125,7 @@ pub(crate) struct Place {
     pub(crate) pods: Pods,
     pub(crate) config: K8sConfig,
     pub(crate) opening: Arc<Semaphore>,
+    pub(crate) sessions: Arc<Sessions>,
     pub(crate) gates: Option<Gates>,
 }
 
@@ -132,10 +141,10 @@ pub(crate) struct K8s {
     pub(crate) place: Arc<Place>,
     /// One for each sandbox that somebody has a handle of, so that they share its streams.
     live: Mutex<HashMap<SessionId, Weak<Live>>>,
-    /// Sessions that somebody is changing.
-    busy: Mutex<HashMap<SessionId, Weak<tokio::sync::Mutex<()>>>>,
     /// Images that were looked at.
     pub(crate) images: Mutex<HashSet<String>>,
+    /// Whether it was said that the number of processes is not bounded.
+    warned: AtomicBool,
 }
 
 impl fmt::Debug for K8s {
@@ -147,37 +156,20 @@ impl fmt::Debug for K8s {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl K8s {
     fn at(place: Place) -> Self {
-        Self { place: Arc::new(place), live: Mutex::default(), busy: Mutex::default(), images: Mutex::default() }
+        let (live, images) = (Mutex::default(), Mutex::default());
+        Self { place: Arc::new(place), live, images, warned: AtomicBool::new(false) }
     }
 
     /// Takes the tokens of a session's gates back, where there can be any.
     pub(crate) async fn revoke(&self, session: &SessionId, deadline: Instant) -> Result<(), Error> {
         let Some(gates) = &self.place.gates else { return Ok(()) };
-        let late = |_| Err(Error::new(ErrorKind::DeadlineExceeded).because("the gate's token was not revoked in time"));
-        tokio::time::timeout_at(deadline, gates.revoker.revoke(session)).await.unwrap_or_else(late)
-    }
-
-    /// Waits for this session's turn.
-    pub(crate) async fn turn(&self, session: &SessionId, deadline: Instant) -> Result<OwnedMutexGuard<()>, Error> {
-        let mutex = {
-            let mut busy = lock(&self.busy);
-            busy.retain(|_, mutex| mutex.strong_count() > 0);
-            match busy.get(session).and_then(Weak::upgrade) {
-                Some(mutex) => mutex,
-                None => {
-                    let mutex = Arc::default();
-                    busy.insert(session.clone(), Arc::downgrade(&mutex));
-                    mutex
-                }
-            }
+        let late = |_| {
+            let error = Error::new(ErrorKind::DeadlineExceeded).because("the gate's token was not revoked in time");
+            Err(uncertain(error))
         };
-        tokio::time::timeout_at(deadline, mutex.lock_owned()).await.map_err(|_| Error::new(ErrorKind::Busy))
+        tokio::time::timeout_at(deadline, gates.revoker.revoke(session)).await.unwrap_or_else(late)
     }
 
     /// The handle of a Pod.
@@ -186,7 +178,7 @@ impl K8s {
         let mut live = lock(&self.live);
         live.retain(|_, l| l.strong_count() > 0);
         if let Some(known) = live.get(session).and_then(Weak::upgrade)
-            && known.uid == stamp.uid
+            && known.id.uid == stamp.uid
         {
             return Ok(known);
         }
@@ -200,11 +192,12 @@ impl K8s {
         let absent = || Error::new(ErrorKind::NotFound);
         let Some(pod) = self.place.pods.get_soon(&pod_name(session)).await? else { return Err(absent()) };
         stamp::check_ours(&pod, &self.place.config, session)?;
+        stamp::sandbox(&pod)?;
         match state(&pod) {
             State::Ready => self.handle(session, &pod),
             State::Starting(text) | State::Stuck(_, text) => Err(absent().because(format!("it is not ready: {text}"))),
             State::Dying => Err(absent().with_death(Death::Ended)),
-            State::Dead(why, _) => Err(absent().with_death(why.reason).because(why.detail)),
+            State::Dead(dead) => Err(absent().with_death(dead.why.reason).because(dead.why.detail)),
             State::Ending => {
                 let why = death(&pod).map_or(Death::Deleted, |(why, _)| why);
                 Err(absent().with_death(why).because("it is being removed"))
@@ -212,43 +205,70 @@ impl K8s {
         }
     }
 
-    /// Removes what carries the labels of the session.
+    /// Removes the session's sandbox, and all else that carries its labels.
     async fn remove_all(&self, session: &SessionId) -> Result<(), Error> {
         let place = &self.place;
         let deadline = Instant::now() + place.config.stop_timeout;
-        let busy = |_| Error::new(ErrorKind::DeadlineExceeded).because("another call is changing this session");
-        let _turn = self.turn(session, deadline).await.map_err(busy)?;
+        let _turn = place.sessions.turn(session, deadline).await?;
+        // From here on whatever fails may have happened.
+        self.remove_labelled(session, deadline).await.map_err(uncertain)?;
+        place.sessions.told(session);
+        // Only now: what could not be removed may be at work.
+        if let Some(live) = lock(&self.live).remove(session).and_then(|live| live.upgrade()) {
+            live.close(Death::Deleted);
+        }
+        Ok(())
+    }
+
+    async fn remove_labelled(&self, session: &SessionId, deadline: Instant) -> Result<(), Error> {
+        let place = &self.place;
         // First, also where nothing is owned: it can be repeated, and a failed removal is, with this before it.
         self.revoke(session, deadline).await?;
         let selector = Keys::of(&place.config).selector(&place.config.deployment, Some(session));
         let mut from: Option<String> = None;
-        let mut failed = None;
+        let mut backoff = Backoff::new();
+        let mut failed = Vec::new();
         loop {
-            let page = place.pods.page(&selector, None, None, from.as_deref(), deadline).await.map_err(uncertain)?;
+            let page = place.pods.page(&selector, None, None, from.as_deref(), deadline).await?;
             // What is gone by then is not on the next first page.
             let Some(page) = page else {
                 from = None;
+                failed.clear();
+                if timeout_at(deadline, backoff.pause(Duration::ZERO)).await.is_err() {
+                    return Err(Error::new(ErrorKind::Unavailable)
+                        .because("the API server forgets the state of the cluster faster than it can be listed"));
+                }
                 continue;
             };
-            let found = page.items.into_iter().filter_map(|entry| Some((entry.metadata.name?, entry.metadata.uid?)));
+            let found = page
+                .items
+                .into_iter()
+                .filter_map(|entry| Some(PodId { name: entry.metadata.name?, uid: entry.metadata.uid? }));
             let removals: Vec<_> = found
-                .map(|(name, uid)| {
+                .map(|id| {
                     let place = Arc::clone(place);
-                    async move { wait::remove(&place.pods, &place.config, &name, &uid, true, deadline).await }
+                    async move { wait::remove(&place.pods, &place.config, &id, true, deadline).await }
                 })
                 .collect();
             let ended: Vec<_> = stream::iter(removals).buffer_unordered(REMOVALS).collect().await;
-            failed = failed.or(ended.into_iter().find_map(Result::err));
+            failed.extend(ended.into_iter().filter_map(Result::err));
             from = page.metadata.continue_.filter(|token| !token.is_empty());
             if from.is_none() {
-                break;
+                return joined(failed).map_or(Ok(()), Err);
             }
         }
-        if let Some(live) = lock(&self.live).remove(session).and_then(|live| live.upgrade()) {
-            live.close(Death::Deleted);
-        }
-        failed.map_or(Ok(()), Err)
     }
+}
+
+/// The first of several errors, which tells of the others.
+fn joined(errors: Vec<Error>) -> Option<Error> {
+    let count = errors.len();
+    let reasons: Vec<_> = errors.iter().filter_map(Error::reason).take(TOLD).map(str::to_owned).collect();
+    let first = errors.into_iter().next()?;
+    if count == 1 {
+        return Some(first);
+    }
+    Some(first.because(format!("{count} Pods could not be removed: {}", reasons.join("; "))))
 }
 
 #[async_trait]
@@ -277,7 +297,12 @@ impl Provider for K8s {
     }
 
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error> {
-        Ok(self.find_or_make(spec).await?)
+        if let Some(pids) = spec.hardening.pids.value()
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(pids, "a Pod cannot bound its processes: set the kubelet's podPidsLimit");
+        }
+        Ok(self.find_or_make(spec, Look::Yes).await?)
     }
 
     async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error> {

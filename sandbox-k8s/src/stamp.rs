@@ -1,12 +1,12 @@
 //! What is stamped on a Pod, read back.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sandbox::{Env, Error, ErrorKind, Recreated, SandboxPath, SessionId, Spec};
 
 use crate::config::K8sConfig;
 use crate::names::{Key, Keys, NETSETUP, SANDBOX};
-use crate::pod::{bound, fingerprint, is_cut_off};
+use crate::pod::{bound, fingerprint, is_cut_off, networking_label};
 
 /// What a handle needs to know of a Pod.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ fn label<'a>(metadata: &'a ObjectMeta, keys: &Keys, key: Key) -> Option<&'a str>
     metadata.labels.as_ref()?.get(&keys.name(key)).map(String::as_str)
 }
 
-fn annotation<'a>(pod: &'a Pod, keys: &Keys, key: Key) -> Option<&'a str> {
+pub(crate) fn annotation<'a>(pod: &'a Pod, keys: &Keys, key: Key) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(&keys.name(key)).map(String::as_str)
 }
 
@@ -45,13 +45,11 @@ pub(crate) fn check_spec(pod: &Pod, config: &K8sConfig, spec: &Spec) -> Result<(
     let refuse = |what: &str| Err(Error::new(ErrorKind::SpecMismatch).because(what));
     let keys = Keys::of(config);
     let Some(there) = &pod.spec else { return refuse("the Pod has no spec") };
-    if !there.containers.iter().any(|container| container.name == SANDBOX) {
-        return refuse("the Pod has no container \"sandbox\"");
-    }
+    let container = sandbox(pod)?;
     // The fingerprint speaks for image, directory and networking, also where something on the way rewrites images. That the
     // network was cut off must show in the Pod itself.
     if annotation(pod, &keys, Key::Fingerprint) != Some(&fingerprint(spec)) {
-        return refuse("image, workdir or networking");
+        return refuse(&differences(pod, container, &keys, spec));
     }
     let cut_off = there.init_containers.iter().flatten().any(|container| container.name == NETSETUP);
     if cut_off != is_cut_off(spec) {
@@ -69,13 +67,40 @@ pub(crate) fn check_spec(pod: &Pod, config: &K8sConfig, spec: &Spec) -> Result<(
     Ok(())
 }
 
+/// What is other than asked for, as far as the Pod itself tells: something on the way can have rewritten its image.
+fn differences(pod: &Pod, container: &Container, keys: &Keys, spec: &Spec) -> String {
+    let image = container.image.as_deref().unwrap_or_default();
+    let workdir = container.working_dir.as_deref().unwrap_or_default();
+    let networking = label(&pod.metadata, keys, Key::Networking).unwrap_or_default();
+    let wanted = spec.workdir.to_string_lossy();
+    let pairs = [("image", image, &*spec.image), ("workdir", workdir, &*wanted)];
+    let network = ("networking", networking, networking_label(spec));
+    let said: Vec<_> = pairs
+        .into_iter()
+        .chain([network])
+        .filter(|(_, is, wanted)| is != wanted)
+        .map(|(what, is, wanted)| format!("{what} is {is:?}, not {wanted:?}"))
+        .collect();
+    if said.is_empty() { "image, workdir, or what networking allows".to_owned() } else { said.join("; ") }
+}
+
+/// The container that commands run in.
+pub(crate) fn sandbox(pod: &Pod) -> Result<&Container, Error> {
+    let mut containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let absent = || Error::new(ErrorKind::SpecMismatch).because("the Pod has no container \"sandbox\"");
+    containers.find(|container| container.name == SANDBOX).ok_or_else(absent)
+}
+
+/// Why an earlier sandbox is no more, as the Pod tells; what is no such note is none.
+pub(crate) fn recreated(pod: &Pod, config: &K8sConfig) -> Option<Recreated> {
+    serde_json::from_str(annotation(pod, &Keys::of(config), Key::Recreated)?).ok()
+}
+
 /// Reads what a handle needs.
 pub(crate) fn read(pod: &Pod, config: &K8sConfig) -> Result<Stamp, Error> {
     let refuse = |what: &str| Error::new(ErrorKind::SpecMismatch).because(format!("the Pod has {what}"));
     let keys = Keys::of(config);
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let container =
-        containers.into_iter().find(|c| c.name == SANDBOX).ok_or_else(|| refuse("no container \"sandbox\""))?;
+    let container = sandbox(pod)?;
     let workdir = container.working_dir.as_deref().and_then(|path| SandboxPath::new(path).ok());
     let mut env = Env::new();
     for var in container.env.iter().flatten() {

@@ -1,6 +1,8 @@
 //! What a Pod tells of its sandbox: pure, and a table in the tests.
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodCondition, PodStatus,
+};
 use sandbox::{Death, Recreated};
 
 use crate::gate::is_gated;
@@ -17,10 +19,18 @@ pub(crate) enum State {
     Stuck(Stuck, String),
     /// Its first process has ended, and the Pod has not yet said why.
     Dying,
-    /// It is dead for good. The flag says whether it ever ran, so that files are lost with it.
-    Dead(Recreated, bool),
+    /// It is dead for good.
+    Dead(Dead),
     /// Somebody is removing it.
     Ending,
+}
+
+/// How a sandbox died.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Dead {
+    pub(crate) why: Recreated,
+    /// Whether it ever ran, so that files are lost with it.
+    pub(crate) ran: bool,
 }
 
 /// What keeps a Pod from starting.
@@ -64,7 +74,7 @@ pub(crate) fn state(pod: &Pod) -> State {
     let status = pod.status.as_ref().unwrap_or(&nothing);
     let sandbox = container(status, SANDBOX);
     match status.phase.as_deref() {
-        Some("Failed" | "Succeeded") => return dead(status),
+        Some("Failed" | "Succeeded") => return State::Dead(dead(pod, status)),
         Some("Running")
             if sandbox.is_some_and(|c| c.ready) && (!is_gated(pod) || gate_of(status).is_some_and(|c| c.ready)) =>
         {
@@ -132,27 +142,49 @@ fn terminated(container: &ContainerStatus) -> Option<&ContainerStateTerminated> 
     container.state.as_ref()?.terminated.as_ref()
 }
 
-/// The state of a Pod that has ended.
-fn dead(status: &PodStatus) -> State {
-    let failed_init = status
-        .init_container_statuses
-        .iter()
-        .flatten()
-        // A gate outlives the sandbox, and how it ends says nothing of that.
-        .filter(|c| c.name != GATE)
-        .find_map(|c| terminated(c).filter(|end| end.exit_code != 0).map(|end| (c.name.as_str(), end)));
-    if let Some((name, end)) = failed_init {
+/// Whether the sandbox of a Pod has ever run, so that files are lost with it. Where the Pod does not tell, it has: a loss that was none
+/// is better told than one that was.
+pub(crate) fn has_run(pod: &Pod) -> bool {
+    let nothing = PodStatus::default();
+    let status = pod.status.as_ref().unwrap_or(&nothing);
+    let Some(sandbox) = container(status, SANDBOX) else {
+        if failed_init(status).is_some() {
+            return false;
+        }
+        // An evicted Pod can have lost its containers' states.
+        let told = matches!(status.reason.as_deref(), Some("Evicted" | "NodeLost"));
+        let placed = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        return told || (placed && status.start_time.is_some());
+    };
+    let started =
+        |end: &ContainerStateTerminated| !matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun"));
+    let in_state = |state: &ContainerState| state.running.is_some() || state.terminated.as_ref().is_some_and(started);
+    sandbox.started == Some(true)
+        || sandbox.state.as_ref().is_some_and(in_state)
+        || sandbox.last_state.as_ref().is_some_and(in_state)
+}
+
+/// The init container that ended badly, and how. A gate outlives the sandbox, and how it ends says nothing of that.
+fn failed_init(status: &PodStatus) -> Option<(&str, &ContainerStateTerminated)> {
+    let mut inits = status.init_container_statuses.iter().flatten().filter(|c| c.name != GATE);
+    inits.find_map(|c| terminated(c).filter(|end| end.exit_code != 0).map(|end| (c.name.as_str(), end)))
+}
+
+/// Whether nobody hears from the Pod's node, so that it may well be running.
+pub(crate) fn is_unheard_of(pod: &Pod) -> bool {
+    pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Unknown"))
+}
+
+/// How the sandbox of a Pod that has ended died.
+fn dead(pod: &Pod, status: &PodStatus) -> Dead {
+    let ran = has_run(pod);
+    if let Some((name, end)) = failed_init(status) {
         let what = if name == NETSETUP { "the network could not be cut off" } else { "an init container failed" };
         let code = format!("exit code {}", end.exit_code);
         let detail = words(&[Some(what), end.message.as_deref(), Some(&code)]);
-        return State::Dead(Recreated::new(Death::Ended, detail), false);
+        return Dead { why: Recreated::new(Death::Ended, detail), ran };
     }
     let end = container(status, SANDBOX).and_then(terminated);
-    let ran = match end {
-        Some(end) => !matches!(end.reason.as_deref(), Some("StartError" | "ContainerCannotRun")),
-        // An evicted Pod can have lost its containers' states; one that was refused by the node never had any.
-        None => status.reason.as_deref().is_some_and(|r| matches!(r, "Evicted" | "NodeLost")),
-    };
     let code = end.map(|end| format!("exit code {}", end.exit_code));
     let detail = words(&[
         status.reason.as_deref(),
@@ -161,7 +193,25 @@ fn dead(status: &PodStatus) -> State {
         end.and_then(|end| end.message.as_deref()),
         code.as_deref(),
     ]);
-    State::Dead(Recreated::new(cause(status), detail), ran)
+    Dead { why: Recreated::new(cause(status), detail), ran }
+}
+
+/// Why the cluster removes a Pod, or is about to, where it says so: a drain, a taint, a lost node. That somebody asked for it says nothing.
+pub(crate) fn removal(pod: &Pod) -> Option<Recreated> {
+    let status = pod.status.as_ref()?;
+    let reason = cause(status);
+    let disrupted = disruption(status);
+    let parts = [
+        status.reason.as_deref(),
+        status.message.as_deref(),
+        disrupted.and_then(|c| c.reason.as_deref()),
+        disrupted.and_then(|c| c.message.as_deref()),
+    ];
+    (reason != Death::Ended).then(|| Recreated::new(reason, words(&parts)))
+}
+
+fn disruption(status: &PodStatus) -> Option<&PodCondition> {
+    status.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget" && c.status == "True")
 }
 
 /// Why a Pod has ended, or is being removed.
@@ -177,8 +227,7 @@ fn cause(status: &PodStatus) -> Death {
         Some("ContainerStatusUnknown") => return Death::NodeLost,
         _ => {}
     }
-    let disrupted = status.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget" && c.status == "True");
-    match disrupted.and_then(|c| c.reason.as_deref()) {
+    match disruption(status).and_then(|c| c.reason.as_deref()) {
         Some("DeletionByTaintManager" | "DeletionByPodGC") => Death::NodeLost,
         Some(_) => Death::Evicted,
         None => Death::Ended,
@@ -188,7 +237,7 @@ fn cause(status: &PodStatus) -> Death {
 /// Why the sandbox of a Pod is no more; `None` while it lives, as far as one can see. The flag: whether that is the last word.
 pub(crate) fn death(pod: &Pod) -> Option<(Death, bool)> {
     match state(pod) {
-        State::Dead(why, _) => Some((why.reason, true)),
+        State::Dead(dead) => Some((dead.why.reason, true)),
         State::Dying => Some((Death::Ended, false)),
         State::Ending => {
             let nothing = PodStatus::default();

@@ -99,7 +99,7 @@ fn a_gate_counts_where_there_is_one() {
     let end = status_of(SANDBOX, json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), false);
     over.status.as_mut().unwrap().phase = Some("Failed".to_owned());
     over.status.as_mut().unwrap().container_statuses = Some(vec![serde_json::from_value(end).unwrap()]);
-    assert!(matches!(state(&over), State::Dead(why, true) if why.reason == Death::OomKilled));
+    assert!(matches!(state(&over), State::Dead(dead) if dead.ran && dead.why.reason == Death::OomKilled));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn dead_for_good() {
     for (status, reason, ran) in table {
         let pod = pod(status.clone());
         match state(&pod) {
-            State::Dead(why, lost) => assert_eq!((why.reason, lost), (reason, ran), "{status}"),
+            State::Dead(dead) => assert_eq!((dead.why.reason, dead.ran), (reason, ran), "{status}"),
             other => panic!("{status}: {other:?}"),
         }
         assert_eq!(death(&pod), Some((reason, true)), "{status}");
@@ -143,6 +143,85 @@ fn dead_for_good() {
     // The container's end can be seen before the phase, and the reason, follow.
     let dying = pod(ended("Running", end("Error")));
     assert_eq!((state(&dying), death(&dying)), (State::Dying, Some((Death::Ended, false))));
+}
+
+/// A Pod on a node, which has taken it up.
+fn placed(status: Value) -> Pod {
+    let mut pod = pod(status);
+    pod.spec = serde_json::from_value(json!({"containers": [{"name": SANDBOX}], "nodeName": "n"})).unwrap();
+    pod.status.as_mut().unwrap().start_time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    pod
+}
+
+#[test]
+fn what_may_have_run_has() {
+    let running = || json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+    let waits = |reason: &str| status_of(SANDBOX, json!({"waiting": {"reason": reason}}), false);
+    let with = |container: Value| json!({"phase": "Failed", "containerStatuses": [container]});
+    let mut again = waits("CrashLoopBackOff");
+    again["lastState"] = json!({"terminated": {"exitCode": 1, "reason": "Error"}});
+    let mut began = waits("ContainerCreating");
+    began["started"] = true.into();
+    let table = [
+        // A node that shut down, or was lost, before it could say how the container ended.
+        (json!({"phase": "Failed", "reason": "NodeShutdown"}), true),
+        (json!({"phase": "Failed", "reason": "Terminated", "message": "Pod was terminated"}), true),
+        (
+            json!({"phase": "Failed", "conditions": condition("DisruptionTarget", "True", "DeletionByTaintManager")}),
+            true,
+        ),
+        (json!({"phase": "Failed", "reason": "DeadlineExceeded"}), true),
+        (with(status_of(SANDBOX, running(), false)), true),
+        (with(again), true),
+        (with(began), true),
+        (ended("Failed", json!({"exitCode": 137, "reason": "ContainerStatusUnknown"})), true),
+        // It tells that it did not.
+        (
+            json!({"phase": "Failed", "initContainerStatuses":
+                [status_of(NETSETUP, json!({"terminated": {"exitCode": 1}}), false)]}),
+            false,
+        ),
+        (with(waits("ContainerCreating")), false),
+        (with(waits("ImagePullBackOff")), false),
+        (ended("Failed", json!({"exitCode": 128, "reason": "StartError"})), false),
+    ];
+    for (status, ran) in table {
+        let pod = placed(status.clone());
+        assert_eq!(has_run(&pod), ran, "{status}");
+        assert!(matches!(state(&pod), State::Dead(dead) if dead.ran == ran), "{status}");
+    }
+    let ready = json!({"phase": "Running", "containerStatuses": [status_of(SANDBOX, running(), true)]});
+    assert!(has_run(&placed(ready)));
+    assert!(!has_run(&pod(json!({"phase": "Pending"}))), "no node has taken it");
+}
+
+#[test]
+fn why_the_cluster_removes_it() {
+    let table = [
+        (json!({"phase": "Running"}), None),
+        // That somebody asked for it ends its first process.
+        (ended("Succeeded", json!({"exitCode": 0})), None),
+        (
+            json!({"phase": "Running", "conditions": condition("DisruptionTarget", "False", "EvictionByEvictionAPI")}),
+            None,
+        ),
+        (
+            json!({"phase": "Running", "conditions": condition("DisruptionTarget", "True", "EvictionByEvictionAPI")}),
+            Some((Death::Evicted, "EvictionByEvictionAPI: words")),
+        ),
+        (
+            json!({"phase": "Running", "conditions": condition("DisruptionTarget", "True", "DeletionByTaintManager")}),
+            Some((Death::NodeLost, "DeletionByTaintManager: words")),
+        ),
+        (
+            json!({"phase": "Failed", "reason": "Evicted", "message": "no room"}),
+            Some((Death::Evicted, "Evicted: no room")),
+        ),
+    ];
+    for (status, wanted) in table {
+        let told = removal(&pod(status.clone()));
+        assert_eq!(told.as_ref().map(|why| (why.reason, &*why.detail)), wanted, "{status}");
+    }
 }
 
 #[test]

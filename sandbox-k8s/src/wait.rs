@@ -8,13 +8,14 @@ use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Error as KubeError;
 use kube::api::WatchEvent;
-use sandbox::{Death, Error, ErrorKind, Recreated};
+use sandbox::{Error, ErrorKind};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::Pods;
 use crate::config::K8sConfig;
-use crate::error::has_code;
-use crate::state::{State, Stuck, state};
+use crate::error::{has_code, uncertain};
+use crate::names::PodId;
+use crate::state::{Dead, State, Stuck, state};
 
 /// How often to ask where there is no watch.
 const ASK: Duration = Duration::from_millis(200);
@@ -22,6 +23,11 @@ const ASK: Duration = Duration::from_millis(200);
 const SILENCE: Duration = Duration::from_secs(5);
 /// How long a container that cannot be made may stay so.
 const CONTAINER_GRACE: Duration = Duration::from_secs(5);
+
+/// How long a Pod may take to go beyond its grace.
+const OVERTIME: Duration = Duration::from_secs(10);
+/// How long a removal by force is given.
+const LAST_MOMENT: Duration = Duration::from_secs(3);
 
 /// Tells the Pod of one name, again each time that it may have changed.
 pub(crate) struct Observer<'a> {
@@ -37,14 +43,14 @@ impl<'a> Observer<'a> {
         Self { pods, name, events: None, asked: false, forbidden: false }
     }
 
-    /// Goes on from a Pod that was just read.
-    async fn follow(&mut self, pod: &Pod) {
+    /// Goes on from a Pod that was just read. Without a watch by `deadline` it asks.
+    async fn follow(&mut self, pod: &Pod, deadline: Instant) {
         let version = pod.metadata.resource_version.clone().unwrap_or_default();
         if version.is_empty() || self.forbidden {
             return;
         }
         // Without the right to watch, or without a watch at the moment, it asks.
-        match self.pods.watch(self.name, &version).await {
+        match self.pods.watch(self.name, &version, deadline).await {
             Ok(events) => self.events = Some(events),
             Err(error) => {
                 tracing::debug!(error = %error, "no watch; asking instead");
@@ -76,7 +82,7 @@ impl<'a> Observer<'a> {
             let pod = self.pods.get(self.name, deadline).await?;
             self.asked = true;
             if let Some(pod) = &pod {
-                self.follow(pod).await;
+                self.follow(pod, deadline).await;
             }
             return Ok(pod);
         }
@@ -87,39 +93,44 @@ impl<'a> Observer<'a> {
 #[derive(Debug)]
 pub(crate) enum Waited {
     /// It runs commands.
-    Ready(Box<Pod>),
+    Ready,
     /// It is dead, and its remains are there.
-    Dead(Recreated, bool),
+    Dead(Dead),
     /// It is gone, or going, or another one stands there.
     Gone,
-    /// It does not start. The flag: whether it never will, so that it may be removed whoever has made it.
-    Refused(Error, bool),
+    /// It does not start.
+    Refused(Refused),
 }
 
-/// Waits until the Pod with that uid runs commands, or never will.
+/// Why a sandbox does not start.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: Error,
+    /// Whether it never will, so that it may be removed whoever has made it.
+    pub(crate) wedged: bool,
+}
+
+/// Waits until that very Pod runs commands, or never will; answers how it was last seen, too.
 ///
-/// What it is refused with is `ImagePull`, `Unschedulable`, `Unavailable` or `DeadlineExceeded`, with what the cluster last said.
+/// What it is refused with is `ImagePull`, `Unschedulable`, `Unavailable` or `DeadlineExceeded`, with what the cluster last said. An error
+/// is the API server's, and says nothing about the Pod.
 pub(crate) async fn ready(
     pods: &Pods,
     config: &K8sConfig,
-    name: &str,
     first: Pod,
     deadline: Instant,
-) -> Result<Waited, Error> {
-    let uid = first.metadata.uid.clone();
-    let mut observer = Observer::new(pods, name);
+) -> Result<(Waited, Pod), Error> {
+    let id = PodId::of(&first);
+    let mut observer = Observer::new(pods, &id.name);
     let mut since: HashMap<Stuck, Instant> = HashMap::new();
     let mut seen = first;
     let mut fresh = true;
     loop {
-        if seen.metadata.uid != uid {
-            return Ok(Waited::Gone);
-        }
         let mut patience = deadline;
         let last = match state(&seen) {
-            State::Ready => return Ok(Waited::Ready(Box::new(seen))),
-            State::Dead(why, ran) => return Ok(Waited::Dead(why, ran)),
-            State::Ending => return Ok(Waited::Gone),
+            State::Ready => return Ok((Waited::Ready, seen)),
+            State::Dead(dead) => return Ok((Waited::Dead(dead), seen)),
+            State::Ending => return Ok((Waited::Gone, seen)),
             State::Starting(text) => (None, text),
             // Why, it says in a moment.
             State::Dying => (None, "its first process ended".to_owned()),
@@ -137,16 +148,16 @@ pub(crate) async fn ready(
             }
         };
         if std::mem::take(&mut fresh) {
-            observer.follow(&seen).await;
+            observer.follow(&seen, patience).await;
         }
         match timeout_at(patience, observer.next(deadline)).await {
-            Ok(next) => match next? {
+            Ok(next) => match next?.filter(|pod| id.is(pod)) {
                 Some(pod) => seen = pod,
-                None => return Ok(Waited::Gone),
+                None => return Ok((Waited::Gone, seen)),
             },
             Err(_) => {
                 let wedged = last.0 == Some(Stuck::Gate);
-                return Ok(Waited::Refused(gave_up(last), wedged));
+                return Ok((Waited::Refused(Refused { error: gave_up(last), wedged }), seen));
             }
         }
     }
@@ -162,12 +173,12 @@ fn gave_up((stuck, text): (Option<Stuck>, String)) -> Error {
     Error::new(kind).because(if text.is_empty() { "the Pod says nothing".to_owned() } else { text })
 }
 
-/// Waits until the Pod with that uid is gone: no Pod of that name, or another one.
-pub(crate) async fn gone(pods: &Pods, name: &str, uid: &str, deadline: Instant) -> Result<(), Error> {
-    let mut observer = Observer::new(pods, name);
+/// Waits until that Pod is gone: no Pod of that name, or another one.
+pub(crate) async fn gone(pods: &Pods, id: &PodId, deadline: Instant) -> Result<(), Error> {
+    let mut observer = Observer::new(pods, &id.name);
     loop {
         match timeout_at(deadline, observer.next(deadline)).await {
-            Ok(Ok(Some(pod))) if pod.metadata.uid.as_deref() == Some(uid) => {}
+            Ok(Ok(Some(pod))) if id.is(&pod) => {}
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(error)) => return Err(error),
             Err(_) => {
@@ -178,32 +189,38 @@ pub(crate) async fn gone(pods: &Pods, name: &str, uid: &str, deadline: Instant) 
     }
 }
 
-/// Removes that very Pod and waits until it is gone; by force when the deadline is near.
+/// Removes that very Pod and waits until it is gone; by force when it takes too long.
 pub(crate) async fn remove(
     pods: &Pods,
     config: &K8sConfig,
-    name: &str,
-    uid: &str,
+    id: &PodId,
     runs: bool,
     deadline: Instant,
 ) -> Result<(), Error> {
-    let grace = if runs { u32::try_from(config.stop_grace.as_secs()).unwrap_or(2) } else { 0 };
-    pods.delete(name, uid, grace, deadline).await?;
-    // A node that does not answer never says that its containers have ended.
-    let patience =
-        (Instant::now() + config.stop_grace + Duration::from_secs(10)).min(deadline - Duration::from_secs(3));
-    if grace > 0 {
-        match gone(pods, name, uid, patience).await {
-            Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
-                pods.delete(name, uid, 0, deadline).await?;
-            }
-            other => return other,
-        }
-    }
-    gone(pods, name, uid, deadline).await
+    // That another one has the name means that this one is gone.
+    pods.delete(id, None, config.grace(runs), deadline).await?;
+    removed(pods, config, id, runs, deadline).await
 }
 
-/// A sandbox that went away while somebody waited for it.
-pub(crate) fn went_away() -> Error {
-    Error::new(ErrorKind::NotFound).with_death(Death::Deleted).because("it was removed while it was starting")
+/// Waits until a Pod that was asked to go is gone; by force ten seconds after its grace, or shortly before the deadline.
+pub(crate) async fn removed(
+    pods: &Pods,
+    config: &K8sConfig,
+    id: &PodId,
+    runs: bool,
+    deadline: Instant,
+) -> Result<(), Error> {
+    if config.grace(runs) > 0 {
+        // A node that does not answer never says that its containers have ended.
+        let late = deadline.checked_sub(LAST_MOMENT).unwrap_or(deadline);
+        let patience = late.min(Instant::now() + config.stop_grace + OVERTIME);
+        match gone(pods, id, patience).await {
+            Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
+                pods.delete(id, None, 0, deadline).await?;
+            }
+            // Somebody has asked, and it may be gone.
+            other => return other.map_err(uncertain),
+        }
+    }
+    gone(pods, id, deadline).await.map_err(uncertain)
 }

@@ -36,6 +36,15 @@ impl<P: Provider> Checked<P> {
         &self.inner
     }
 
+    /// What a [`provision`](Provider::provision) of `spec` checks before the backend is asked.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidSpec` for a spec that breaks a rule, `Unsupported` for one that needs what the backend does not claim.
+    pub fn check(&self, spec: &Spec) -> Result<(), Error> {
+        check_spec(spec, &self.capabilities)
+    }
+
     fn wrap(&self, sandbox: Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
         Arc::new(CheckedSandbox { inner: sandbox, capabilities: self.capabilities })
     }

@@ -41,8 +41,9 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// `InvalidSpec` and `Unsupported` before anything is made; `NotOurs` and `SpecMismatch` without touching what is there; `Busy` if
-    /// another process is changing this session's sandbox for longer than the provider's time limit; `DeadlineExceeded`,
-    /// `ImagePull`, `Unschedulable`, `Unavailable` if it cannot be made, in which case what was begun is removed.
+    /// another process is changing this session's sandbox for longer than the provider's time limit, or again and again;
+    /// `DeadlineExceeded`, `ImagePull`, `Unschedulable`, `Forbidden`, `Unavailable` if it cannot be made, in which case what was begun is
+    /// removed. Where that is not known, the error has `Effect::Unknown`: it may be there, and the next provision takes it up.
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error>;
 
     /// Finds the session's sandbox.

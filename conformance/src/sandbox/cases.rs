@@ -66,8 +66,8 @@ pub fn unseen() -> &'static [Unseen] {
             "only of a sandbox that replaced a dead one is there something to say",
         ),
         unseen(
-            "`Busy` if another process is changing this session's sandbox for longer than the provider's time limit;",
-            "the limit is the provider's own",
+            "`Busy` if another process is changing this session's sandbox for longer than the provider's time limit, or again and again;",
+            "the limits are the provider's own",
         ),
         unseen(
             "Cheap, constant, and callable outside a runtime.",

@@ -29,6 +29,7 @@ pub struct ExecFault {
     pub(super) half_frame: bool,
     pub(super) half_status: Option<Cut>,
     pub(super) status: Status,
+    pub(super) replace: Option<(Vec<u8>, Vec<u8>)>,
     pub(super) one_byte: bool,
     pub(super) empty_frames: bool,
     pub(super) unknown_channels: bool,
@@ -162,6 +163,13 @@ impl ExecFault {
     #[must_use]
     pub fn garbage_status(mut self, bytes: &[u8]) -> Self {
         self.status = Status::Text(bytes.to_vec());
+        self
+    }
+
+    /// Where output that is read from the process at once holds `from`, `to` is sent instead, the first time that it does.
+    #[must_use]
+    pub fn replace(mut self, from: &[u8], to: &[u8]) -> Self {
+        self.replace = Some((from.to_vec(), to.to_vec()));
         self
     }
 

@@ -189,6 +189,11 @@ impl<W: AsyncWrite + Unpin> Writer<'_, W> {
     }
 
     async fn data(&mut self, channel: u8, data: &[u8]) -> io::Result<Next> {
+        let replaced = self.fault.replace.as_ref().and_then(|(from, to)| {
+            let at = data.windows(from.len().max(1)).position(|window| window == from)?;
+            Some([&data[..at], to, &data[at + from.len()..]].concat())
+        });
+        let data = replaced.as_deref().unwrap_or(data);
         let piece = if self.fault.one_byte { 1 } else { data.len().max(1) };
         for piece in data.chunks(piece) {
             if let Next::Stop(end) = self.piece(channel, piece).await? {

@@ -46,6 +46,15 @@ async fn output_is_cut_after_every_count_of_bytes_in_every_way() {
 }
 
 #[tokio::test]
+async fn output_is_replaced_where_it_is_found() {
+    let (seen, whole) = both(ExecFault::new().replace(b"345", b"three"), &TEN).await;
+    assert_eq!((&*seen.stdout, seen.code()), (&b"012three6789"[..], Some(0)));
+    assert_eq!(whole.stdout, b"0123456789");
+    let (seen, _) = both(ExecFault::new().replace(b"absent", b""), &TEN).await;
+    assert_eq!(seen.stdout, b"0123456789");
+}
+
+#[tokio::test]
 async fn a_cut_beyond_the_output_never_comes() {
     let (seen, _) = both(ExecFault::new().cut_output(11, Cut::Rst), &TEN).await;
     assert_eq!((seen.stdout.len(), seen.code(), seen.ended), (10, Some(0), Some(Ended::Closed)));

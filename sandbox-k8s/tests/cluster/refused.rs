@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use sandbox::{Env, ErrorKind, Networking, Provider, Spec};
-use sandbox_k8s::{ImagePullPolicy, K8sConfig, K8sProvider};
+use sandbox_k8s::{ImagePullPolicy, K8sProvider};
 
 use crate::bed::{Bed, equal, fails, holds};
 use crate::{Outcome, bed_trial, trial};
@@ -20,9 +20,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("refused::runtime_class", runtime_class),
         trial("refused::namespace", namespace),
         trial("refused::too_large", too_large),
-        trial("refused::deleted_while_it_starts", deleted_while_it_starts),
+        trial("refused::removed_while_it_starts", removed_while_it_starts),
         trial("refused::no_server", no_server),
-        trial("refused::context", context),
     ]
 }
 
@@ -111,21 +110,32 @@ async fn too_large(bed: Bed) -> Outcome {
     equal("what is left", bed.uid(&spec.session).await?, None)
 }
 
-async fn deleted_while_it_starts(bed: Bed) -> Outcome {
+async fn removed_while_it_starts(bed: Bed) -> Outcome {
     let provider = bed.provider_with(|config| {
         config.node_selector.insert("sandbox-k8s/no-such-node".to_owned(), "yes".to_owned());
+        config.unschedulable_grace = Duration::from_secs(10);
     })?;
     let spec = bed.spec();
     let (session, other) = (spec.session.clone(), bed.provider()?);
     let provision = tokio::spawn(async move { provider.provision(&spec).await.map(drop) });
-    while bed.uid(&session).await?.is_none() {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let other_than = async |uid: Option<String>| -> Result<Option<String>, crate::Any> {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            let now = bed.uid(&session).await?;
+            if now.is_some() && now != uid {
+                return Ok(now);
+            }
+            holds("there is a Pod", Instant::now() < until, &now)?;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let first = other_than(None).await?;
     other.reap(&session).await?;
-    let begun = Instant::now();
+    // It begins again, and says what became of that.
+    other_than(first).await?;
     let error = fails("the provision", provision.await?)?;
-    equal("its kind", error.kind(), ErrorKind::NotFound)?;
-    holds("in time", begun.elapsed() < Duration::from_secs(5), begun.elapsed())
+    equal("its kind", error.kind(), ErrorKind::Unschedulable)?;
+    equal("what is left", bed.uid(&session).await?, None)
 }
 
 async fn no_server(bed: Bed) -> Outcome {
@@ -139,15 +149,4 @@ async fn no_server(bed: Bed) -> Outcome {
     let error = fails("the provision", provider.provision(&bed.spec()).await)?;
     holds("its kind", matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded), &error)?;
     holds("in time", begun.elapsed() < limit + Duration::from_secs(2), begun.elapsed())
-}
-
-async fn context(_bed: Bed) -> Outcome {
-    let error = fails("connect", K8sConfig::default().with_context("no-such-context").connect().await)?;
-    equal("its kind", error.kind(), ErrorKind::Unavailable)?;
-    let error = fails("connect", K8sConfig::default().with_kubeconfig("/no/such/file").connect().await)?;
-    equal("its kind", error.kind(), ErrorKind::Unavailable)?;
-    holds("its text", error.to_string().contains("/no/such/file"), &error)?;
-    // What breaks a rule is said before any file is read.
-    let malformed = K8sConfig::default().with_kubeconfig("/no/such/file").with_namespace("kube-system");
-    equal("its kind", fails("connect", malformed.connect().await)?.kind(), ErrorKind::InvalidSpec)
 }

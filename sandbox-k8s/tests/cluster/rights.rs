@@ -9,7 +9,7 @@ use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, Config};
 use libtest_mimic::Trial;
 use sandbox::{ErrorKind, Networking, Provider, SandboxPath, SessionId};
-use sandbox_k8s::K8sProvider;
+use sandbox_k8s::{FindingKind, K8sProvider};
 use serde_json::json;
 
 use crate::bed::{Bed, equal, fails, holds, reap, says};
@@ -108,8 +108,8 @@ async fn of_the_manifest(bed: Bed) -> Outcome {
 async fn without_watch(bed: Bed) -> Outcome {
     let account = Account::with(&bed, rules(&[("pods", "watch")])).await?;
     let found = account.provider.preflight(&bed.spec()).await?;
-    let what: Vec<_> = found.findings.iter().map(|f| f.what.as_str()).collect();
-    holds("watch is found missing", found.is_ready() && what.len() == 1 && what[0].starts_with("watch pods"), &found)?;
+    let kinds: Vec<_> = found.findings.iter().map(|f| f.kind).collect();
+    holds("watch is found missing", found.is_ready() && kinds == [FindingKind::MayNotWatchPods], &found)?;
     whole_life(&bed, &account.provider).await?;
     account.remove().await
 }
@@ -129,17 +129,17 @@ async fn no_exec(bed: Bed) -> Outcome {
 async fn none(bed: Bed) -> Outcome {
     let account = Account::with(&bed, json!([])).await?;
     let found = account.provider.preflight(&bed.spec()).await?;
-    let missing = |what: &str| found.findings.iter().any(|f| f.what.starts_with(what));
-    for what in [
-        "get pods ",
-        "list pods ",
-        "create pods ",
-        "delete pods ",
-        "watch pods ",
-        "get pods/exec ",
-        "create pods/exec ",
+    for kind in [
+        FindingKind::MayNotGetPods,
+        FindingKind::MayNotListPods,
+        FindingKind::MayNotCreatePods,
+        FindingKind::MayNotDeletePods,
+        FindingKind::MayNotWatchPods,
+        FindingKind::MayNotPatchPods,
+        FindingKind::MayNotGetExec,
+        FindingKind::MayNotCreateExec,
     ] {
-        holds(what, missing(what), &found)?;
+        holds(&format!("{kind:?}"), found.findings.iter().any(|f| f.kind == kind), &found)?;
     }
     holds("it is not ready", !found.is_ready(), ())?;
     let spec = bed.spec();

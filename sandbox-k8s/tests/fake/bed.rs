@@ -6,11 +6,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fake_apiserver::{FakeApi, On, Options, Verb};
+use fake_apiserver::{FakeApi, Fate, On, Options, Verb};
 use futures::{StreamExt, stream};
 use sandbox::{
-    Error, ErrorKind, ExecRequest, ExecResult, GateMinter, GateRevoker, GateToken, Sandbox, SandboxPath, SessionId,
-    Spec,
+    Error, ErrorKind, ExecRequest, ExecResult, GateMinter, GateRevoker, GateSpec, GateToken, Hardening, Sandbox,
+    SandboxPath, SessionId, Spec,
 };
 use sandbox_k8s::{K8sConfig, K8sProvider};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ impl Bed {
     }
 
     pub(crate) fn config(&self) -> K8sConfig {
-        let mut config = K8sConfig::default().with_ready_timeout(Duration::from_secs(30));
+        let mut config = K8sConfig::default().with_ready_timeout(Duration::from_secs(50));
         config.image_pull_grace = Duration::from_millis(100);
         config.unschedulable_grace = Duration::from_millis(100);
         config
@@ -74,6 +74,21 @@ impl Bed {
         Some(self.pod(session)?["metadata"]["uid"].as_str().unwrap().to_owned())
     }
 
+    /// A spec with a gate.
+    pub(crate) fn gated_spec(&self) -> Spec {
+        gated(self.spec())
+    }
+
+    /// Waits until the session has a Pod, another than that one.
+    pub(crate) async fn until_other(&self, session: &SessionId, uid: Option<&str>) {
+        let is_other = |pod: Option<&Value>| pod.is_some_and(|pod| pod["metadata"]["uid"].as_str() != uid);
+        self.api.until_pod(NAMESPACE, &name(session), is_other).await;
+    }
+
+    pub(crate) async fn set_fate(&self, session: &SessionId, fate: Fate) {
+        self.api.set_fate(NAMESPACE, &name(session), fate).await;
+    }
+
     pub(crate) fn deletes(&self) -> usize {
         self.api.count(&On::pods(Verb::Delete))
     }
@@ -92,6 +107,23 @@ impl Bed {
             })
             .collect()
     }
+}
+
+/// The same with a gate, and a user, which it must name then.
+pub(crate) fn gated(spec: Spec) -> Spec {
+    let mut hardening = Hardening::default();
+    hardening.run_as_user = Some(1000);
+    spec.with_hardening(hardening).with_gate(GateSpec::new("some/gate", "http://control.plane:1"))
+}
+
+/// A provider whose sandboxes may have a gate.
+pub(crate) fn with_gates(provider: K8sProvider) -> K8sProvider {
+    provider.with_gates(Arc::new(Tokens), Arc::new(Tokens))
+}
+
+/// A gate that ends again and again.
+pub(crate) fn wedged() -> Fate {
+    Fate::CrashLoop { container: "gate".to_owned(), exit_code: 1 }
 }
 
 pub(crate) fn name(session: &SessionId) -> String {

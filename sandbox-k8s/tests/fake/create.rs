@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fake_apiserver::{Cut, Fate, Gate, On, Rule, Step, Verb};
-use sandbox::{Error, ErrorKind, GateMinter, GateSpec, GateToken, Hardening, Provider, SessionId};
+use sandbox::{Effect, Error, ErrorKind, GateMinter, GateToken, Provider, SessionId};
 use sandbox_k8s::{K8sConfig, K8sProvider};
 
-use crate::bed::{Bed, NAMESPACE, Tokens, fails, foreign, name, within, works};
+use crate::bed::{Bed, NAMESPACE, Tokens, fails, foreign, name, with_gates, within, works};
 
 fn first_create() -> Rule {
     Rule::when(On::pods(Verb::Create)).nth(1)
@@ -179,10 +179,7 @@ impl GateMinter for Recorder {
 async fn the_token_of_a_lost_creates_gate_is_made_valid_once() {
     let bed = Bed::new().await;
     bed.api.rule(first_create().applied().answer(504));
-    let mut hardening = Hardening::default();
-    hardening.run_as_user = Some(1000);
-    let gate = GateSpec::new("some/gate", "http://control.plane:1");
-    let spec = bed.spec().with_hardening(hardening).with_gate(gate);
+    let spec = bed.gated_spec();
     let minter = Arc::new(Recorder::default());
     let provider = bed.provider().with_gates(Arc::<Recorder>::clone(&minter), Arc::new(Tokens));
     works(&within("provision", provider.provision(&spec)).await.unwrap()).await;
@@ -191,4 +188,75 @@ async fn the_token_of_a_lost_creates_gate_is_made_valid_once() {
     let token = env.iter().find(|var| var["name"] == "GATE_TOKEN").unwrap()["value"].as_str().unwrap();
     assert_eq!(*minter.0.lock().unwrap(), [token]);
     assert_eq!(bed.creates(), 2);
+}
+
+fn nth_create(n: u64) -> Rule {
+    Rule::when(On::pods(Verb::Create)).nth(n)
+}
+
+#[tokio::test]
+async fn after_a_lost_create_a_refusal_is_not_the_last_word() {
+    // As where this very Pod has used up the quota.
+    let bed = Bed::new().await;
+    bed.api.hold(Step::Start);
+    bed.api.rule(nth_create(1).applied().answer(504));
+    bed.api.rule(nth_create(2).answer(403));
+    let spec = bed.spec();
+    let error = fails(within("provision", bed.provider().provision(&spec)).await, ErrorKind::Forbidden);
+    assert_eq!(error.effect(), Effect::Unknown);
+    bed.api.until_pod(NAMESPACE, &name(&spec.session), |pod| pod.is_none()).await;
+    assert_eq!(bed.creates(), 2);
+}
+
+#[tokio::test]
+async fn a_refusal_alone_is_one() {
+    for code in [403, 422] {
+        let bed = Bed::new().await;
+        bed.api.rule(nth_create(1).retry_after(1).answer(429));
+        bed.api.rule(nth_create(2).answer(code));
+        let error = within("provision", bed.provider().provision(&bed.spec())).await.unwrap_err();
+        assert_eq!((error.effect(), bed.deletes()), (Effect::None, 0), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_stands_there_after_a_lost_create_cannot_be_looked_at() {
+    let bed = Bed::new().await;
+    bed.api.hold(Step::Start);
+    bed.api.rule(nth_create(1).applied().answer(504));
+    // The first one finds nothing.
+    bed.api.rule(Rule::when(On::pods(Verb::Get)).nth(2).answer(403));
+    let spec = bed.spec();
+    let error = fails(within("provision", bed.provider().provision(&spec)).await, ErrorKind::Forbidden);
+    assert_eq!(error.effect(), Effect::Unknown);
+    bed.api.until_pod(NAMESPACE, &name(&spec.session), |pod| pod.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_gated_pod_whose_create_is_never_answered_goes_although_it_runs() {
+    let bed = Bed::new().await;
+    bed.api.rule(Rule::when(On::pods(Verb::Create)).applied().hang());
+    let spec = bed.gated_spec();
+    let provider = with_gates(bed.provider_with(|config| config.ready_timeout = Duration::from_secs(2)));
+    let (outcome, ()) = tokio::join!(within("provision", provider.provision(&spec)), async {
+        bed.api.until_ready(NAMESPACE, &name(&spec.session)).await;
+    });
+    assert_eq!(fails(outcome, ErrorKind::DeadlineExceeded).effect(), Effect::Unknown);
+    // Nobody has recorded its token.
+    bed.api.until_pod(NAMESPACE, &name(&spec.session), |pod| pod.is_none()).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_others_may_use_stays_though_its_create_was_never_answered() {
+    let bed = Bed::new().await;
+    bed.api.rule(Rule::when(On::pods(Verb::Create)).applied().hang());
+    let spec = bed.spec();
+    let provider = bed.provider_with(|config| config.ready_timeout = Duration::from_secs(2));
+    let gets = On::pods(Verb::Get);
+    let error = fails(within("provision", provider.provision(&spec)).await, ErrorKind::DeadlineExceeded);
+    assert_eq!(error.effect(), Effect::Unknown);
+    bed.api.until_requests(&gets, 2).await;
+    let uid = bed.uid(&spec.session);
+    works(&within("provision", provider.provision(&spec)).await.unwrap()).await;
+    assert_eq!((bed.uid(&spec.session), bed.deletes()), (uid, 0));
 }

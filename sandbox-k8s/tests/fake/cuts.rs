@@ -15,7 +15,7 @@ use crate::bed::{Bed, text, within};
 /// Numbers of bytes that are drawn, for each direction and operation.
 const DRAWN: u64 = 50;
 /// How long an operation on a broken stream may take: it has a limit of its own, and this machine may be busy.
-const MOST: Duration = Duration::from_secs(25);
+const MOST: Duration = Duration::from_secs(50);
 /// Larger than what is read at once, smaller than what makes this slow.
 const CONTENT: usize = 10_000;
 const CUTS: [Cut; 3] = [Cut::Fin, Cut::Rst, Cut::Close];

@@ -3,10 +3,15 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failure here is the point")]
 
+mod asks;
 mod bed;
 mod create;
 mod cuts;
+mod ends;
 mod listing;
+mod lost;
+mod reclaim;
+mod shells;
 mod stream;
 mod table;
 mod uid;

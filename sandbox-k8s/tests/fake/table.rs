@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 use fake_apiserver::{Fate, On, Step, Verb};
 use kube::api::{Api, DeleteParams};
-use sandbox::{
-    Death, Error, ErrorKind, GateSpec, Hardening, Networking, OwnedState, Provider, Sandbox, SessionId, Spec,
-};
+use sandbox::{Death, Effect, Error, ErrorKind, Networking, OwnedState, Provider, Sandbox, SessionId, Spec};
 use sandbox_k8s::K8sProvider;
 
-use crate::bed::{Bed, NAMESPACE, Tokens, fails, name, side_by_side, within, works};
+use crate::bed::{Bed, NAMESPACE, fails, name, side_by_side, with_gates, within, works};
 
 /// What a provision makes of a Pod that it finds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,6 +48,8 @@ fn rows() -> Vec<Row> {
     let row = |state, fate, provision, attach, owned| Row { state, fate, provision, attach, owned };
     let crash = |container: &str| Some(Fate::CrashLoop { container: container.to_owned(), exit_code: 1 });
     let init = Some(Fate::InitFailed { container: "netsetup".to_owned(), exit_code: 1 });
+    let (container, message) = ("gate".to_owned(), "said so".to_owned());
+    let slow_gate = Fate::Waiting { container, reason: "ContainerCreating".to_owned(), message };
     vec![
         row("ready", None, It, Ok(()), Running),
         row("running, not ready", Some(Fate::NotReady), Refuses(ErrorKind::DeadlineExceeded), Err(None), Running),
@@ -64,6 +64,7 @@ fn rows() -> Vec<Row> {
         row("run container", waiting("RunContainerError"), Refuses(ErrorKind::Unavailable), Err(None), Starting),
         row("crash loop", crash("sandbox"), Refuses(ErrorKind::Unavailable), Err(None), Running),
         row("gate: crash loop", crash("gate"), Reclaims(ErrorKind::Unavailable), Err(None), Starting),
+        row("gate: slow", Some(slow_gate), Refuses(ErrorKind::DeadlineExceeded), Err(None), Starting),
         row("init failed", init, Replaces(None), Err(Some(Death::Ended)), Ended),
         row("evicted", Some(Fate::evicted()), Replaces(Some(Death::Evicted)), Err(Some(Death::Evicted)), Ended),
         row("node shut down", failed("NodeShutdown"), Replaces(Some(Death::NodeLost)), Err(Some(Death::NodeLost)), Ended),
@@ -75,18 +76,12 @@ fn rows() -> Vec<Row> {
     ]
 }
 
-fn gated(provider: K8sProvider) -> K8sProvider {
-    provider.with_gates(Arc::new(Tokens), Arc::new(Tokens))
-}
-
 /// A spec whose Pod has the container that such a fate is about.
 fn spec_for(bed: &Bed, fate: Option<&Fate>) -> Spec {
     match fate {
         Some(Fate::InitFailed { .. }) => bed.spec().with_networking(Networking::None),
-        Some(Fate::CrashLoop { container, .. }) if container == "gate" => {
-            let mut hardening = Hardening::default();
-            hardening.run_as_user = Some(1000);
-            bed.spec().with_gate(GateSpec::new("some/gate", "http://control.plane:1")).with_hardening(hardening)
+        Some(Fate::CrashLoop { container, .. } | Fate::Waiting { container, .. }) if container == "gate" => {
+            bed.gated_spec()
         }
         _ => bed.spec(),
     }
@@ -114,14 +109,14 @@ fn patience(row: &Row) -> Duration {
 async fn check(row: Row) {
     let (bed, state) = (Bed::new().await, row.state);
     let spec = spec_for(&bed, row.fate.as_ref());
-    let maker = gated(bed.provider());
+    let maker = with_gates(bed.provider());
     drop(within(state, maker.provision(&spec)).await.unwrap_or_else(|e| panic!("{state}: {e:?}")));
     let pod = name(&spec.session);
     let uid = bed.uid(&spec.session);
     if let Some(fate) = row.fate.clone() {
         bed.api.set_fate(NAMESPACE, &pod, fate).await;
     }
-    let provider = gated(bed.provider_with(|config| config.ready_timeout = patience(&row)));
+    let provider = with_gates(bed.provider_with(|config| config.ready_timeout = patience(&row)));
 
     match (within(state, provider.attach(&spec.session)).await, row.attach) {
         (Ok(sandbox), Ok(())) => works(&sandbox).await,
@@ -242,7 +237,7 @@ async fn a_deletion_is_waited_for_and_then_another_is_made() {
 }
 
 #[tokio::test]
-async fn a_pod_that_goes_while_somebody_waits_for_it() {
+async fn a_pod_that_goes_while_somebody_waits_for_it_is_made_again() {
     let bed = Bed::new().await;
     bed.api.hold(Step::Start);
     let spec = bed.spec();
@@ -251,9 +246,28 @@ async fn a_pod_that_goes_while_somebody_waits_for_it() {
     let (outcome, ()) = tokio::join!(within("provision", provider.provision(&spec)), async {
         bed.api.until_pod(NAMESPACE, &pod, |pod| pod.is_some()).await;
         bed.api.remove_pod(NAMESPACE, &pod).await;
+        bed.api.release(Step::Start);
     });
-    assert_eq!(fails(outcome, ErrorKind::NotFound).death(), Some(Death::Deleted));
-    assert_eq!(bed.creates(), 1);
+    let sandbox = outcome.unwrap();
+    works(&sandbox).await;
+    assert_eq!((bed.creates(), sandbox.recreated()), (2, None), "it never ran");
+}
+
+#[tokio::test]
+async fn a_pod_that_goes_again_and_again_is_somebody_elses_doing() {
+    let bed = Bed::new().await;
+    bed.api.hold(Step::Start);
+    let spec = bed.spec();
+    let pod = name(&spec.session);
+    let provider = bed.provider();
+    let (outcome, ()) = tokio::join!(within("provision", provider.provision(&spec)), async {
+        for _ in 0..4 {
+            bed.api.until_pod(NAMESPACE, &pod, |pod| pod.is_some()).await;
+            bed.api.remove_pod(NAMESPACE, &pod).await;
+        }
+    });
+    assert!(fails(outcome, ErrorKind::Busy).reason().is_some());
+    assert_eq!((bed.creates(), bed.uid(&spec.session)), (4, None));
 }
 
 #[tokio::test]
@@ -264,7 +278,8 @@ async fn a_pod_whose_shells_never_answer_takes_no_longer_than_the_ready_timeout(
     let spec = bed.spec();
     let provider = bed.provider_with(|config| config.ready_timeout = Duration::from_secs(2));
     let begun = Instant::now();
-    fails(within("provision", provider.provision(&spec)).await, ErrorKind::DeadlineExceeded);
+    let error = fails(within("provision", provider.provision(&spec)).await, ErrorKind::DeadlineExceeded);
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
-    assert_eq!(bed.uid(&spec.session), None, "what this call made and nobody can use is removed");
+    assert_eq!(error.effect(), Effect::Unknown);
+    assert!(bed.uid(&spec.session).is_some() && bed.deletes() == 0, "it is ready, and others may be at work in it");
 }

@@ -86,3 +86,17 @@ async fn reads_fail_while_somebody_waits_and_nothing_is_removed() {
     });
     join_all(each).await;
 }
+
+#[tokio::test]
+async fn a_watch_that_is_never_answered_does_not_outlast_the_call() {
+    let bed = Bed::with(Options::new().step(Step::Ready, Duration::from_secs(60))).await;
+    bed.api.rule(watches().hang());
+    let provider = bed.provider_with(|config| {
+        config.ready_timeout = Duration::from_secs(2);
+        config.request_timeout = Duration::from_secs(40);
+    });
+    let begun = std::time::Instant::now();
+    let error = within("provision", provider.provision(&bed.spec())).await.unwrap_err();
+    assert_eq!(error.kind(), sandbox::ErrorKind::DeadlineExceeded);
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}

@@ -1,0 +1,92 @@
+//! Removes what came of a provision that failed, and nothing else: it looks again first.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use sandbox::{Error, Recreated, SessionId};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use crate::names::{Key, Keys, PodId, pod_name};
+use crate::provider::Place;
+use crate::sessions::Turn;
+use crate::stamp;
+use crate::state::{State, is_unheard_of, state};
+use crate::wait;
+
+/// How soon to look again at a Pod that changed between the look and the removal.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// A Pod to be removed.
+#[derive(Debug)]
+pub(crate) struct Unfit {
+    pub(crate) which: Which,
+    /// Whether it goes also if it runs commands by now, since nobody can use it for long: it lacks a tool, its shells are refused, or
+    /// its gate has a token that nobody knows. Otherwise somebody else may be at work in it.
+    pub(crate) even_ready: bool,
+    /// What is lost with it.
+    pub(crate) loss: Option<Recreated>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Which {
+    /// That one.
+    Uid(String),
+    /// The one that a create with this nonce made, if it made one.
+    Nonce(String),
+}
+
+impl Unfit {
+    fn is(&self, pod: &Pod, place: &Place) -> bool {
+        match &self.which {
+            Which::Uid(uid) => pod.metadata.uid.as_ref() == Some(uid),
+            Which::Nonce(nonce) => stamp::annotation(pod, &Keys::of(&place.config), Key::Nonce) == Some(nonce.as_str()),
+        }
+    }
+}
+
+impl Place {
+    /// Removes that Pod, if it still is what it was taken for; answers whether it is gone. Goes on when the caller does not, and has the
+    /// session's turn until it is over, which a deadline bounds. What it cannot do, a reap does.
+    pub(crate) fn reclaim(self: &Arc<Self>, session: &SessionId, unfit: Unfit, turn: &Turn) -> JoinHandle<bool> {
+        let (place, session, turn) = (Arc::clone(self), session.clone(), Turn::clone(turn));
+        tokio::spawn(async move {
+            let _turn = turn;
+            match look_and_remove(&place, &session, unfit).await {
+                Ok(gone) => gone,
+                Err(error) => {
+                    let kind = error.kind();
+                    tracing::warn!(session = session.as_str(), ?kind, "a sandbox that does not work is not removed");
+                    false
+                }
+            }
+        })
+    }
+}
+
+async fn look_and_remove(place: &Place, session: &SessionId, mut unfit: Unfit) -> Result<bool, Error> {
+    let (pods, config) = (&place.pods, &place.config);
+    let deadline = Instant::now() + config.stop_timeout;
+    let name = pod_name(session);
+    loop {
+        let Some(pod) = pods.get(&name, deadline).await?.filter(|pod| unfit.is(pod, place)) else { return Ok(true) };
+        let id = PodId::of(&pod);
+        let runs = match state(&pod) {
+            State::Ending => return wait::gone(pods, &id, deadline).await.map(|()| true),
+            State::Ready if !unfit.even_ready => return Ok(false),
+            _ if is_unheard_of(&pod) => return Ok(false),
+            State::Dead(_) => false,
+            _ => true,
+        };
+        let version = pod.metadata.resource_version.as_deref();
+        if pods.delete(&id, version, config.grace(runs), deadline).await? {
+            if let Some(why) = unfit.loss.take() {
+                place.sessions.lose(session, why);
+            }
+            return wait::removed(pods, config, &id, runs, deadline).await.map(|()| true);
+        }
+        // It has changed meanwhile, perhaps for the better.
+        sleep(AGAIN).await;
+    }
+}
