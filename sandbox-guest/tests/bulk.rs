@@ -136,6 +136,14 @@ async fn every_member_lands_as_a_single_write_would() {
     }
 }
 
+/// A device in `dir` where one can be made; else the machine's own, which only those can replace who can make one.
+fn device(dir: &Path) -> PathBuf {
+    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+    let own = dir.join("device");
+    let made = mknodat(CWD, &own, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, makedev(1, 3));
+    if matches!(made, Ok(()) | Err(rustix::io::Errno::EXIST)) { own } else { "/dev/null".into() }
+}
+
 #[tokio::test]
 async fn it_ends_at_the_first_failure_and_names_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,7 +159,7 @@ async fn it_ends_at_the_first_failure_and_names_it() {
             (ErrorKind::IsDirectory, |d| file(&d.join("dirlink"), "x")),
             (ErrorKind::NotDirectory, |d| file(&d.join("blocker/child"), "x")),
             (ErrorKind::NotDirectory, |d| file(&d.join("blocker/deep/er"), "x")),
-            (ErrorKind::NotReplaceable, |_| file(Path::new("/dev/null"), "x")),
+            (ErrorKind::NotReplaceable, |d| file(&device(d), "x")),
             (ErrorKind::NotWritable, |_| file(Path::new("/proc/new"), "x")),
             (ErrorKind::NotWritable, |d| file(&d.join("n".repeat(256)), "x")),
             (ErrorKind::AlreadyExists, |d| file(&d.join("blocker"), "x").create_new()),

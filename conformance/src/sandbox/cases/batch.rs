@@ -77,7 +77,16 @@ async fn modes(bed: B) -> Outcome {
     deliver(&sandbox, vec![file("/tmp/b/script", script.replace("first", "second"))?, file("/tmp/b/link", "y")?])
         .await?;
     let found = sandbox.ok("cd /tmp/b; ./script; stat -c '%a %F' script link; cat new").await?;
-    equal("a script and a link that were replaced", found, "second\n755 regular file\n644 regular file\nx")
+    equal("a script and a link that were replaced", found, "second\n755 regular file\n644 regular file\nx")?;
+    // Many members may travel another way than few.
+    let many = |text: &str| (0..40).map(|n| file(format!("/tmp/m/{n}"), text.to_owned())).collect::<Outcome<Vec<_>>>();
+    let mut first = many("first")?;
+    first.push(file("/tmp/m/asked", "x")?.with_mode(0o640));
+    deliver(&sandbox, first).await?;
+    sandbox.ok("cd /tmp/m; chmod 755 1; chmod 600 2; chmod 4711 3").await?;
+    deliver(&sandbox, many("second")?).await?;
+    let found = sandbox.ok("cd /tmp/m; stat -c %a 0 1 2 3 39 asked; cat 1 39").await?;
+    equal("modes of many, new and replaced", found, "644\n755\n600\n4711\n644\n640\nsecondsecond")
 }
 
 async fn names(bed: B) -> Outcome {
@@ -137,26 +146,43 @@ async fn stops_at_the_first_failure(bed: B) -> Outcome {
     Ok(())
 }
 
+/// The error of a batch that must fail as `kind`.
+async fn failure(sandbox: &Subject, what: &str, kind: ErrorKind, batch: Vec<FileWrite<'_>>) -> Outcome<sandbox::Error> {
+    let result = sandbox.try_write_many(batch).await?;
+    result.err().ok_or_else(|| Failure::new(what, format!("{kind:?}"), "success"))
+}
+
 async fn every_kind_of_failure(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.ok("mkdir /tmp/b; echo x > /tmp/b/blocker; touch /tmp/b/there").await?;
-    let short = || Ok::<_, Failure>(FileWrite::new(path("/tmp/b/short")?, 100, Body::bytes("few")));
-    let long = || Ok::<_, Failure>(FileWrite::new(path("/tmp/b/long")?, 2, Body::bytes("many")));
-    for (what, member, kind) in [
-        ("below a file", file("/tmp/b/blocker/x/y", "x")?, ErrorKind::NotDirectory),
-        ("onto a device", file("/dev/null", "x")?, ErrorKind::NotReplaceable),
-        ("in /proc", file("/proc/conformance", "x")?, ErrorKind::NotWritable),
-        ("a short body", short()?, ErrorKind::ShortTransfer),
-        ("a long body", long()?, ErrorKind::ShortTransfer),
-        ("where something is", file("/tmp/b/there", "x")?.create_new(), ErrorKind::AlreadyExists),
-        ("a mode out of range", file("/tmp/b/mode", "x")?.with_mode(0o77777), ErrorKind::InvalidRequest),
-    ] {
+    type Member = fn() -> Outcome<FileWrite<'static>>;
+    let members: [(&str, Member, ErrorKind); 7] = [
+        ("below a file", || file("/tmp/b/blocker/x/y", "x"), ErrorKind::NotDirectory),
+        ("onto a device", || file("/dev/null", "x"), ErrorKind::NotReplaceable),
+        ("in /proc", || file("/proc/conformance", "x"), ErrorKind::NotWritable),
+        (
+            "a short body",
+            || Ok(FileWrite::new(path("/tmp/b/short")?, 100, Body::bytes("few"))),
+            ErrorKind::ShortTransfer,
+        ),
+        ("a long body", || Ok(FileWrite::new(path("/tmp/b/long")?, 2, Body::bytes("many"))), ErrorKind::ShortTransfer),
+        ("where something is", || Ok(file("/tmp/b/there", "x")?.create_new()), ErrorKind::AlreadyExists),
+        ("a mode out of range", || Ok(file("/tmp/b/mode", "x")?.with_mode(0o77777)), ErrorKind::InvalidRequest),
+    ];
+    for (what, member, kind) in members {
         sandbox.ok("rm -f /tmp/b/before /tmp/b/after").await?;
-        let result =
-            sandbox.try_write_many(vec![file("/tmp/b/before", "b")?, member, file("/tmp/b/after", "a")?]).await?;
-        let error = result.err().ok_or_else(|| Failure::new(what, format!("{kind:?}"), "success"))?;
+        let batch = vec![file("/tmp/b/before", "b")?, member()?, file("/tmp/b/after", "a")?];
+        let error = failure(&sandbox, what, kind, batch).await?;
         equal(what, (error.kind(), error.member()), (kind, Some(1)))?;
         equal(what, sandbox.ok("ls -A /tmp/b | tr '\\n' ' '").await?, "before blocker there ")?;
+        // Many members may travel another way than few.
+        let mut many = (0..20).map(|n| file(format!("/tmp/m/{n}"), "b")).collect::<Outcome<Vec<_>>>()?;
+        many.push(member()?);
+        many.extend((20..30).map(|n| file(format!("/tmp/m/{n}"), "a")).collect::<Outcome<Vec<_>>>()?);
+        let error = failure(&sandbox, what, kind, many).await?;
+        equal(what, (error.kind(), error.member()), (kind, Some(20)))?;
+        let left = sandbox.ok("ls -A /tmp/b | tr '\\n' ' '; ls -A /tmp/m | wc -l; rm -r /tmp/m").await?;
+        equal(what, left, "before blocker there 20\n")?;
     }
     equal("the device", sandbox.ok("stat -c %F /dev/null").await?, "character special file\n")
 }

@@ -212,6 +212,9 @@ async fn dropped(bed: B) -> Outcome {
         let session = bed.fresh_session();
         let spec = bed.spec_of(&session);
         let dropped = tokio::time::timeout(millis(moment), bed.provider.provision(&spec)).await;
+        if bed.times_owned(&session).await? == 0 {
+            bed.nothing_of(&session, "a dropped provision that is not owned").await?;
+        }
         bed.reap(&session).await?;
         equal("times listed after the reap", bed.times_owned(&session).await?, 0)?;
         drop(dropped);

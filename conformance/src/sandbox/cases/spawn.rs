@@ -206,7 +206,8 @@ async fn env_and_workdir(bed: B) -> Outcome {
 
 async fn signal(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let text = "trap 'echo parent; exit 9' USR1; (trap 'echo child; exit' USR1; echo up; while :; do sleep 0.05; done) & \
+    // The parent ends after its child: what is said after the end is nobody's.
+    let text = "trap 'wait; echo parent; exit 9' USR1; (trap 'echo child; exit' USR1; echo up; while :; do sleep 0.05; done) & \
                 while :; do sleep 0.05; done";
     let mut process = sandbox.spawn(SpawnRequest::shell(text)).await?;
     until(&mut process.stdout, "up\n").await?;

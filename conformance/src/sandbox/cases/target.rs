@@ -137,6 +137,9 @@ async fn create_new(bed: B) -> Outcome {
         .await?;
     for name in ["/tmp/d/f", "/tmp/d/file", "/tmp/d/link", "/tmp/d/dangling", "/tmp/d/fifo"] {
         refused(name, sandbox.try_write(new(name)?).await?, ErrorKind::AlreadyExists)?;
+        // Large contents may travel another way than small ones.
+        let large = FileWrite::bytes(path(name)?, super::filler(200_000)).create_new();
+        refused(name, sandbox.try_write(large).await?, ErrorKind::AlreadyExists)?;
     }
     let found = sandbox.ok("cd /tmp/d; ls -A; cat file f; readlink link dangling; stat -c '%F %a' fifo file").await?;
     let wanted = "dangling\nf\nfifo\nfile\nlink\nold\nnewfile\nnowhere\nfifo 644\nregular file 600\n";

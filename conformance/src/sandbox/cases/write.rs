@@ -275,6 +275,10 @@ async fn mode_is_kept(bed: B) -> Outcome {
         sandbox.write("/tmp/f", "#!/bin/bash\necho newer\n").await?;
         equal("the mode after another time", mode(&sandbox, "/tmp/f").await?, bits)?;
     }
+    // Large contents may travel another way than small ones.
+    sandbox.ok("chmod 4750 /tmp/f").await?;
+    sandbox.write("/tmp/f", filler(200_000)).await?;
+    equal("the mode of a file that became large", mode(&sandbox, "/tmp/f").await?, "4750")?;
     sandbox.ok("chmod 755 /tmp/f").await?;
     sandbox.write("/tmp/f", "#!/bin/bash\necho runs\n").await?;
     equal("the script that was replaced", sandbox.ok("/tmp/f").await?, "runs\n")
@@ -285,9 +289,11 @@ async fn mode_of_the_request(bed: B) -> Outcome {
     for bits in [0o600, 0o755, 0o400, 0o4711, 0o644] {
         for name in ["/tmp/new", "/tmp/old"] {
             sandbox.ok("rm -f /tmp/new; touch /tmp/old").await?;
-            let file = FileWrite::bytes(path(name)?, "x").with_mode(bits);
-            sandbox.try_write(file).await?.map_err(|e| unexpected("a write with a mode", "success", &e))?;
-            equal(name, mode(&sandbox, name).await?, format!("{bits:o}"))?;
+            for size in [1, 200_000] {
+                let file = FileWrite::bytes(path(name)?, filler(size)).with_mode(bits);
+                sandbox.try_write(file).await?.map_err(|e| unexpected("a write with a mode", "success", &e))?;
+                equal(name, mode(&sandbox, name).await?, format!("{bits:o}"))?;
+            }
         }
     }
     Ok(())
