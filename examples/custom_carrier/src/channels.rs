@@ -1,6 +1,6 @@
 //! Several channels over one WebSocket: a message is the byte of its channel, and a piece of data or, at the channel's end, none.
 //!
-//! Each side holds some pieces and no more. Messages stay in order, so a reader that stalls holds up the others: read them concurrently.
+//! Each side holds a piece or two and no more. Messages stay in order, so a reader that stalls holds up the others.
 
 use std::io::{Error, ErrorKind, Result};
 use std::{pin::Pin, time::Duration};
@@ -10,8 +10,7 @@ use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::{net::UnixStream, select, time::timeout};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Error as WsError;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, WebSocketConfig, frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::{Error as WsError, protocol::Message, protocol::WebSocketConfig};
 
 /// A channel by its byte, and what it carries.
 pub type From = (u8, Pin<Box<dyn AsyncRead + Send>>);
@@ -27,46 +26,38 @@ pub fn bounds() -> Option<WebSocketConfig> {
     Some(config.max_frame_size(Some(2 * PIECE)).max_message_size(Some(2 * PIECE)))
 }
 
-/// Carries `from` to the far side and what comes from there `to`, until there is a reason to end; answers that, or the far side's.
-///
-/// # Errors
-///
-/// The connection is lost, or the far side sent what it may not.
+/// Carries `from` to the far side and what comes from there `to`, until then, or until the far side ends it. Fails if the connection is
+/// lost, or if the far side sends what it may not.
 pub async fn carry(
     socket: WebSocketStream<UnixStream>,
     from: Vec<From>,
     mut to: Vec<To>,
-    until: impl Future<Output = String>,
-) -> Result<String> {
+    until: impl Future,
+) -> Result<()> {
     let (mut sink, mut stream) = socket.split();
     let mut outgoing = select_all(from.into_iter().map(messages));
     let incoming = async {
         while let Some(message) = stream.next().await {
-            match message.map_err(Error::other)? {
-                Message::Binary(message) => {
-                    let open = to.iter().position(|(channel, _)| message.first() == Some(channel));
-                    let open = open.ok_or_else(|| Error::new(ErrorKind::InvalidData, "a message of no channel"))?;
-                    match &message[1..] {
-                        [] => drop(to.swap_remove(open)),
-                        // What nobody takes any more is dropped, and the others go on.
-                        piece => drop(to[open].1.write_all(piece).await),
-                    }
-                }
-                Message::Close(frame) => return Ok(frame.map_or_else(String::new, |frame| frame.reason.to_string())),
-                Message::Ping(_) | Message::Pong(_) => {}
-                _ => return Err(Error::new(ErrorKind::InvalidData, "a message that is not binary")),
-            }
+            let message = match message.map_err(Error::other)? {
+                Message::Ping(_) | Message::Pong(_) => continue,
+                Message::Close(_) => return Ok(()),
+                message => message.into_data(),
+            };
+            let open = to.iter().position(|(channel, _)| message.first() == Some(channel));
+            let open = open.ok_or_else(|| Error::new(ErrorKind::InvalidData, "a message of no open channel"))?;
+            // What nobody takes any more is dropped, and the others go on.
+            let _ = match &message[1..] {
+                [] => to.swap_remove(open).1.shutdown().await,
+                piece => to[open].1.write_all(piece).await,
+            };
         }
         Err(ErrorKind::UnexpectedEof.into())
     };
-    let reason = select! {
-        end = incoming => return end,
-        Err(e) = sink.send_all(&mut outgoing) => return Err(Error::other(e)),
-        reason = until => reason,
-    };
-    let farewell = CloseFrame { code: CloseCode::Normal, reason: reason.as_str().into() };
-    let _ = timeout(Duration::from_secs(1), sink.send(Message::Close(Some(farewell)))).await;
-    Ok(reason)
+    select! {
+        end = incoming => end,
+        Err(e) = sink.send_all(&mut outgoing) => Err(Error::other(e)),
+        _ = until => timeout(Duration::from_secs(1), sink.close()).await?.map_err(Error::other),
+    }
 }
 
 /// What a channel carries, as messages.

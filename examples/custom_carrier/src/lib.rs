@@ -8,15 +8,13 @@ pub mod channels;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use custom_provider::{Cells, is_locked};
 use sandbox::{Capabilities, Death, Error, ErrorKind, Provider, ProviderExt, Spec, async_trait};
 use sandbox_guest::{Carrier, CarrierStream, Closed, DirProvider, FarEnds, Guest, GuestConfig, Maker};
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf, duplex, join};
-use tokio::{net::UnixStream, sync::mpsc, sync::oneshot};
+use tokio::io::{AsyncReadExt, duplex, split};
+use tokio::{join, net::UnixStream, sync::oneshot};
 
 /// The provider of cells whose books are in `dir`, each with the program `agent`, behind the checks that are the same for every backend.
 pub fn cells(dir: impl Into<PathBuf>, agent: impl Into<PathBuf>) -> Arc<dyn Provider> {
@@ -68,18 +66,16 @@ impl Carrier for Agent {
             Err(e) => return Err(Error::new(ErrorKind::Unavailable).caused_by(e)),
         };
         let [(stdin, input), (output, stdout), (errors, stderr)] = [channels::PIECE; 3].map(duplex);
-        let (held, mut dropped) = mpsc::channel(1);
+        let ((mut out, output), (mut err, errors)) = (split(output), split(errors));
         let (over, end) = oneshot::channel();
         tokio::spawn(async move {
+            // Nothing comes from there, but the news that a reader was dropped. Without both, the connection closes.
+            let until = async { join!(out.read_u8(), err.read_u8()) };
             let to = vec![(1, Box::pin(output) as _), (2, Box::pin(errors) as _)];
-            // All parts of the stream are dropped: that closes the connection.
-            let until = async { dropped.recv().await.unwrap_or_default() };
-            let end = channels::carry(socket, vec![(0, Box::pin(input))], to, until).await;
-            over.send(end.unwrap_or_else(|e| format!("the connection broke: {e}")))
+            over.send(channels::carry(socket, vec![(0, Box::pin(input))], to, until).await)
         });
-        let part = Part(held);
-        let closed = async move { Closed::new(end.await.unwrap_or_default()) };
-        Ok(CarrierStream::new(join(part.clone(), stdin), stdout.chain(part.clone()), stderr.chain(part), closed))
+        let closed = async { Closed::new(format!("the connection ended: {:?}", end.await)) };
+        Ok(CarrierStream::new(stdin, stdout, stderr, closed))
     }
 
     fn far_ends(&self) -> FarEnds {
@@ -88,15 +84,5 @@ impl Carrier for Agent {
 
     async fn cause_of_death(&self) -> Option<Death> {
         (!is_locked(&self.init)).then_some(Death::Deleted)
-    }
-}
-
-/// What each part of a stream holds, to be known when all are dropped. Reads as nothing.
-#[derive(Clone)]
-struct Part(#[expect(dead_code, reason = "held for its drop")] mpsc::Sender<String>);
-
-impl AsyncRead for Part {
-    fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        Poll::Ready(Ok(()))
     }
 }
