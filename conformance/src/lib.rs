@@ -8,7 +8,8 @@
 //!
 //! Implement [`Provider`](::sandbox::Provider) and [`Sandbox`](::sandbox::Sandbox); `sandbox-guest` does what happens inside, over a carrier
 //! of bytes that you bring. For sandboxes on one machine, its `DirProvider` needs no more than how they are made, entered and ended: the example
-//! `custom_provider` of this repository is one from end to end, in one short file. Put [`Checked`](::sandbox::Checked) around it: it validates, and refuses what you do not claim. Begin with
+//! `custom_provider` of this repository is one from end to end, in one short file, and `custom_carrier` reaches its sandboxes over a WebSocket to an
+//! agent in each. Put [`Checked`](::sandbox::Checked) around it: it validates, and refuses what you do not claim. Begin with
 //! the one kind of networking that your sandboxes have, and no other claim; the cases of the profile `core` are then what is asked.
 //!
 //! **Some cases kill all that they can reach.** The suite asks the first sandbox of a run where its commands run, and refuses a backend

@@ -3,7 +3,8 @@
 //! A backend brings a [`Carrier`]: about a hundred lines that open streams of bytes to a shell inside its sandbox. A [`Guest`] over it does
 //! the rest, the same for every backend: commands with deadlines and capped output, processes to talk to, files. On Unix a [`DirProvider`] makes a
 //! whole provider of it, for sandboxes on this machine: a [`Maker`] says how they are made, entered and ended. The example
-//! `custom_provider` of this repository is one from end to end.
+//! `custom_provider` of this repository is one from end to end, and `custom_carrier` is a carrier over a transport of its own, with the agent at
+//! its far side.
 //!
 //! ```
 //! use std::process::Stdio;

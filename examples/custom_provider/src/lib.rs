@@ -27,7 +27,7 @@ for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -P "/$l" "$R/"; done
 cp /etc/{passwd,group} "$R/etc/"
 for f in /dev/null /dev/zero /dev/urandom; do touch "$R$f"; mount --bind "$f" "$R$f"; done
 ln -s /proc/self/fd "$R/dev/fd"
-mount -t proc proc "$R/proc"
+mount -t proc -o ro proc "$R/proc"
 cd "$R"; pivot_root . old; umount -l /old; rmdir /old; cd /
 trap '' CHLD
 echo ready && exec sleep infinity </dev/null >/dev/null
@@ -35,14 +35,18 @@ echo ready && exec sleep infinity </dev/null >/dev/null
 
 /// The provider of cells whose books are in `dir`, behind the checks that are the same for every backend.
 pub fn cells(dir: impl Into<PathBuf>) -> Arc<dyn Provider> {
-    Arc::new(DirProvider::new(dir, Cells).checked())
+    Arc::new(DirProvider::new(dir, Cells::default()).checked())
 }
 
 /// Makes cells. In the directory of each, `init` has the number of its first process, and is locked for as long as the cell lives.
-#[derive(Debug)]
-struct Cells;
+#[derive(Debug, Default)]
+pub struct Cells {
+    /// A program that starts the first process, and ends with it. Its arguments are the cell's directory, and what to start.
+    pub agent: Option<PathBuf>,
+}
 
-fn is_locked(init: &File) -> bool {
+/// Whether the cell of this `init` lives.
+pub fn is_locked(init: &File) -> bool {
     init.try_lock_shared().is_err()
 }
 
@@ -60,10 +64,12 @@ impl Maker for Cells {
             let init = File::create(dir.join("init"))?;
             init.lock()?;
             let mut unshare = Command::new("/usr/bin/unshare");
-            unshare.args(["--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child"]);
+            unshare.args(["--user", "--map-root-user", "--mount", "--ipc", "--pid", "--fork", "--kill-child"]);
+            unshare.args(self.agent.iter().flat_map(|agent| [agent.as_os_str(), dir.as_os_str()]));
             unshare.args(["bash", "-c", SETUP, "setup"]).arg(dir).arg(OsStr::from_bytes(spec.workdir.as_bytes()));
             // The lock is `unshare`'s from now on. It ends when the last process in the cell has ended.
-            unshare.stdin(init).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+            unshare.env_clear().env("PATH", "/usr/bin:/bin").process_group(0);
+            unshare.stdin(init).stdout(Stdio::piped()).stderr(Stdio::null());
             let mut stdout = unshare.spawn()?.stdout.ok_or(std::io::ErrorKind::BrokenPipe)?;
             stdout.read_exact(&mut [0; "ready".len()]).await
         };

@@ -28,6 +28,7 @@ const ALSO_AS_USER: &[&str] = &[
     "sandbox-transfer",
     "conformance",
     "custom-backend",
+    "custom-carrier",
     "custom-provider",
     "examples",
     "fake-apiserver",
