@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sandbox::{Body, ByteStream, Error, ErrorKind, ExecRequest, ExecResult, FileWrite, SandboxPath};
@@ -73,6 +73,18 @@ pub(super) fn watched(stream: ByteStream, flag: Arc<AtomicBool>) -> ByteStream {
         let piece = stream.next().await;
         flag.1 = piece.is_some();
         piece.map(|piece| (piece, (stream, flag)))
+    }))
+}
+
+/// `stream`, which ends where its reader took longer than a second for a piece.
+pub(super) fn impatient(stream: ByteStream) -> ByteStream {
+    let state = (stream, None::<Instant>);
+    ByteStream::new(futures::stream::unfold(state, |(mut stream, given)| async move {
+        if given.is_some_and(|given| given.elapsed() > Duration::from_secs(1)) {
+            return None;
+        }
+        let piece = stream.next().await?;
+        Some((piece, (stream, Some(Instant::now()))))
     }))
 }
 
@@ -195,6 +207,11 @@ pub(super) fn mutants() -> Vec<Mutant> {
             "a file that grew is a fault",
             &["read::beside_a_writer"],
             read_as(ErrorKind::FileTooLarge, ErrorKind::Protocol),
+        ),
+        Mutant::new(
+            "a file ends where its reader is slow",
+            &["read::waits_for_its_reader"],
+            hooks().read(|inner, (path, limit)| async move { Ok(impatient(inner.read(&path, limit).await?)) }),
         ),
         {
             let seen = Arc::clone(&broken);
