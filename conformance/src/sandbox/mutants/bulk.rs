@@ -113,7 +113,7 @@ fn exports() -> Vec<Mutant> {
         Mutant::new(
             "an archive ends where its reader is slow",
             &["export::waits_for_its_reader"],
-            hooks().export(|p, (session, root)| async move { Ok(impatient(p.export(&session, &root).await?)) }),
+            hooks().export(|p, (session, root)| async move { impatient(p.export(&session, &root).await?).await }),
         ),
         Mutant::new(
             "links are exported as what they point to",

@@ -76,16 +76,14 @@ pub(super) fn watched(stream: ByteStream, flag: Arc<AtomicBool>) -> ByteStream {
     }))
 }
 
-/// `stream`, which ends where its reader took longer than a second for a piece.
-pub(super) fn impatient(stream: ByteStream) -> ByteStream {
-    let state = (stream, None::<Instant>);
-    ByteStream::new(futures::stream::unfold(state, |(mut stream, given)| async move {
-        if given.is_some_and(|given| given.elapsed() > Duration::from_secs(1)) {
-            return None;
-        }
-        let piece = stream.next().await?;
-        Some((piece, (stream, Some(Instant::now()))))
-    }))
+/// `stream` in small pieces, which ends where its reader took longer than a second for one.
+pub(super) async fn impatient(stream: ByteStream) -> Result<ByteStream, Error> {
+    let state = (stream.collect(1 << 30).await?, None::<Instant>);
+    Ok(ByteStream::new(futures::stream::unfold(state, |(mut left, given)| async move {
+        let late = given.is_some_and(|given| given.elapsed() > Duration::from_secs(1));
+        let piece = left.split_to(left.len().min(1 << 14));
+        (!late && !piece.is_empty()).then(|| (Ok(piece), (left, Some(Instant::now()))))
+    })))
 }
 
 /// Tells one kind of refusal of a read as another.
@@ -211,7 +209,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         Mutant::new(
             "a file ends where its reader is slow",
             &["read::waits_for_its_reader"],
-            hooks().read(|inner, (path, limit)| async move { Ok(impatient(inner.read(&path, limit).await?)) }),
+            hooks().read(|inner, (path, limit)| async move { impatient(inner.read(&path, limit).await?).await }),
         ),
         {
             let seen = Arc::clone(&broken);
