@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use conformance::sandbox::cases;
 
+const REPORTS: &str = "conformance/REPORTS.md";
+
 fn top() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
@@ -38,6 +40,13 @@ fn has_trial(machine: &Path, area: &str, name: &str) -> bool {
     text.contains(&format!("(\"{area}::{name}\", Needs::"))
 }
 
+/// Whether the tests on a cluster have a trial of that name.
+fn has_cluster_trial(path: &str, name: &str) -> bool {
+    let area = Path::new(path).file_stem().unwrap().to_str().unwrap();
+    let text = std::fs::read_to_string(top().join(path)).unwrap_or_default();
+    text.contains(&format!("trial(\"{area}::{name}\", "))
+}
+
 /// The tests that a table names and that are not there.
 fn missing(file: &str, base: &str) -> Vec<String> {
     let known: BTreeSet<_> = cases().iter().map(|case| case.id).collect();
@@ -47,6 +56,9 @@ fn missing(file: &str, base: &str) -> Vec<String> {
         None => match test.trim_matches('`').rsplit_once("::") {
             Some((path, name)) if path.ends_with(".rs") && path.contains("tests/machine/") => {
                 has_trial(&machine, Path::new(path).file_stem().unwrap().to_str().unwrap(), name)
+            }
+            Some((path, name)) if path.ends_with(".rs") && path.contains("tests/cluster/") => {
+                has_cluster_trial(path, name)
             }
             Some((path, name)) if path.ends_with(".rs") => {
                 std::fs::read_to_string(top().join(base).join(path)).is_ok_and(|text| has_test(&text, name))
@@ -64,7 +76,8 @@ fn missing(file: &str, base: &str) -> Vec<String> {
 
 #[test]
 fn every_test_that_is_named_is_there() {
-    for (file, base) in [("sandbox/RULES.md", ""), ("sandbox-local/RULES.md", "sandbox-local")] {
+    let tables = [("sandbox/RULES.md", ""), ("sandbox-local/RULES.md", "sandbox-local"), (REPORTS, "")];
+    for (file, base) in tables {
         let missing = missing(file, base);
         assert!(missing.is_empty(), "{file} names tests that do not exist:\n{}", missing.join("\n"));
     }
@@ -98,4 +111,42 @@ fn every_trial_of_the_machine_has_its_rule() {
         }
     }
     assert!(seen > 40, "{seen}");
+}
+
+/// `owner/repository#7`, a change, or something else of theirs by name; or a number that all know.
+fn is_reference(text: &str) -> bool {
+    let word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+    };
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if let Some(number) = text.strip_prefix("CVE-") {
+        return number.split('-').count() == 2 && number.split('-').all(digits);
+    }
+    let Some((owner, rest)) = text.split_once('/') else { return false };
+    let cut = rest.find(['#', '@', ' ']).unwrap_or(rest.len());
+    let (repository, what) = rest.split_at(cut);
+    let named = what.strip_prefix(" (`").is_some_and(|name| name.ends_with("`)"));
+    let change =
+        what.strip_prefix('@').is_some_and(|hash| hash.len() >= 7 && hash.bytes().all(|b| b.is_ascii_hexdigit()));
+    word(owner) && word(repository) && (named || change || what.strip_prefix('#').is_some_and(digits))
+}
+
+#[test]
+fn every_report_is_named_once_and_can_be_looked_up() {
+    let rows = rows(REPORTS);
+    let mut seen = BTreeSet::new();
+    for row in &rows {
+        assert_eq!(row.len(), 3, "{row:?}");
+        for reference in row[0].split(", ") {
+            assert!(is_reference(reference), "{reference}");
+            assert!(seen.insert(reference), "{reference} has two rows");
+        }
+    }
+    assert!(rows.len() > 40, "{}", rows.len());
+    let text = std::fs::read_to_string(top().join(REPORTS)).unwrap();
+    let (_, missing) = text.split_once("## Not yet").unwrap();
+    for line in missing.lines().filter_map(|line| line.strip_prefix("- ")) {
+        let (references, what) = line.split_once(": ").unwrap();
+        assert!(references.split(", ").all(is_reference) && !what.is_empty(), "{line}");
+    }
 }

@@ -125,6 +125,28 @@ async fn the_end_of_the_input_is_said_where_the_protocol_can() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn input_goes_in_frames_that_are_neither_huge_nor_tiny() {
+    const SIZE: usize = 4 << 20;
+    let (socket, mut peer) = connection(8);
+    let mut stream = start_alive(socket, true);
+    let writing = tokio::spawn(async move {
+        stream.stdin.write_all(&vec![1; SIZE]).await.unwrap();
+        stream
+    });
+    let mut sizes = Vec::new();
+    while sizes.iter().sum::<usize>() < SIZE {
+        match timeout(Duration::from_secs(30), peer.hears()).await.unwrap() {
+            Some(Message::Binary(data)) if data[0] == STDIN => sizes.push(data.len() - 1),
+            other => panic!("{other:?}"),
+        }
+    }
+    // A server rejects a huge one, and each costs a way there.
+    assert!(sizes.iter().all(|size| *size <= 1 << 20), "{sizes:?}");
+    assert!(sizes.len() <= SIZE / (16 * 1024), "{} frames", sizes.len());
+    drop(writing.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn output_arrives_while_input_is_blocked() {
     // A peer that reads nothing before all that it says was read.
     let (socket, mut peer) = connection(0);

@@ -21,8 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sandbox::ByteStream;
 
+use super::bed::unexpected;
 use super::{Bed, Case};
+use crate::{Outcome, within};
 
 /// What every body gets.
 type B = Arc<Bed>;
@@ -104,6 +107,21 @@ fn filler(size: usize) -> Bytes {
     }
     bytes.truncate(size);
     bytes.into()
+}
+
+/// All of `stream`, for a reader that pauses once and then takes its time.
+async fn slowly(mut stream: ByteStream, what: &str) -> Outcome<Bytes> {
+    let mut all = Vec::new();
+    while let Some(piece) = within(what, secs(30), stream.next()).await? {
+        let before = all.len();
+        all.extend_from_slice(&piece.map_err(|e| unexpected(what, "a piece", &e))?);
+        if before == 0 {
+            tokio::time::sleep(secs(3)).await;
+        } else if before >> 16 != all.len() >> 16 {
+            tokio::time::sleep(millis(20)).await;
+        }
+    }
+    Ok(all.into())
 }
 
 /// Names that somebody trims, expands, folds, splits or takes for options.

@@ -4,7 +4,7 @@ use sandbox::ErrorKind;
 
 use super::super::bed::refused;
 use super::super::tar::{Entry, entries};
-use super::{B, Case, filler, odd_names, secs};
+use super::{B, Case, filler, odd_names, secs, slowly};
 use crate::{Failure, Outcome, ensure, equal, same, within};
 
 const SHAPE: &str = "An export has exactly one entry at its top, named like the last component of its root, with everything else below it.";
@@ -24,6 +24,11 @@ pub(super) fn cases() -> Vec<Case> {
             "export::large_and_many",
             "Streams `root` and what is below it as a plain tar archive.",
             large_and_many,
+        ),
+        Case::new(
+            "export::waits_for_its_reader",
+            "Streams `root` and what is below it as a plain tar archive.",
+            waits_for_its_reader,
         ),
         Case::new("export::links", LINKS, links),
         Case::new("export::a_dangling_link_as_root", LINKS, dangling_root),
@@ -153,6 +158,18 @@ async fn large_and_many(bed: B) -> Outcome {
         same("a small file", &find(&all, &format!("many/{n}"))?.content, format!("{n}\n"))?;
     }
     equal("files", all.iter().filter(|entry| entry.kind == b'0').count(), 1501 + usize::from(bed.claims().files))
+}
+
+async fn waits_for_its_reader(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("mkdir t; head -c 6000000 /dev/zero > t/zeros; for i in {1..300}; do echo $i > t/$i; done").await?;
+    let stream = bed.try_export(&bed.session, "/workspace/t").await?;
+    let stream = stream.map_err(|e| super::super::bed::unexpected("export", "an archive", &e))?;
+    let all = entries(&slowly(stream, "an archive that is read slowly").await?)?;
+    one_top(&all, "t")?;
+    equal("entries", all.len(), 302)?;
+    equal("bytes of zeros", find(&all, "t/zeros")?.content.len(), 6_000_000)?;
+    same("a small file", &find(&all, "t/300")?.content, "300\n")
 }
 
 async fn links(bed: B) -> Outcome {

@@ -7,7 +7,7 @@ use sandbox::{ErrorKind, ExecRequest, FileWrite};
 
 use super::super::Subject;
 use super::super::bed::{path, refused, unexpected};
-use super::{B, Case, filler, millis, odd_names, secs};
+use super::{B, Case, filler, millis, odd_names, secs, slowly};
 use crate::{Failure, Outcome, ensure, equal, same, within};
 
 const BACK: &str = "A file reads back as it was written, whatever its bytes and its name.";
@@ -37,6 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("read::links_on_the_way", LEAF, links_on_the_way),
         Case::new("read::files_without_a_size", REGULAR, without_a_size),
         Case::new("read::beside_a_writer", REGULAR, beside_a_writer),
+        Case::new("read::waits_for_its_reader", REGULAR, waits_for_its_reader),
         Case::new("read::dropped", "Dropping it ends the transfer.", dropped).races(),
         Case::new("read::many_at_once", "All operations can run at once, through one handle or several.", many_at_once),
     ];
@@ -214,6 +215,14 @@ async fn beside_a_writer(bed: B) -> Outcome {
     let (written, read) = tokio::join!(sandbox.ok(writer), read);
     written?;
     read
+}
+
+async fn waits_for_its_reader(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let content = filler(6 << 20);
+    sandbox.write("/tmp/f", content.clone()).await?;
+    let stream = sandbox.open("/tmp/f", 8 << 20).await?.map_err(|e| unexpected("read", "a stream", &e))?;
+    same("a file that is read slowly", &slowly(stream, "a file that is read slowly").await?, &content)
 }
 
 async fn dropped(bed: B) -> Outcome {

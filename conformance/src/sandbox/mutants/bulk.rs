@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt;
 use sandbox::{ByteStream, Error, ErrorKind, FileBatch, Sandbox, SandboxPath, Spec};
 
-use super::files::{once, run, watched};
+use super::files::{impatient, once, run, watched};
 use super::{Hooks, Inner, Mutant};
 
 fn hooks() -> Hooks {
@@ -109,6 +109,11 @@ fn exports() -> Vec<Mutant> {
             "the archive is cut",
             &["export::large_and_many"],
             hooks().export(|p, (session, root)| async move { first(p.export(&session, &root).await?, 1 << 20).await }),
+        ),
+        Mutant::new(
+            "an archive ends where its reader is slow",
+            &["export::waits_for_its_reader"],
+            hooks().export(|p, (session, root)| async move { impatient(p.export(&session, &root).await?).await }),
         ),
         Mutant::new(
             "links are exported as what they point to",

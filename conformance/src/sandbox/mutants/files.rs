@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sandbox::{Body, ByteStream, Error, ErrorKind, ExecRequest, ExecResult, FileWrite, SandboxPath};
@@ -74,6 +74,16 @@ pub(super) fn watched(stream: ByteStream, flag: Arc<AtomicBool>) -> ByteStream {
         flag.1 = piece.is_some();
         piece.map(|piece| (piece, (stream, flag)))
     }))
+}
+
+/// `stream` in small pieces, which ends where its reader took longer than a second for one.
+pub(super) async fn impatient(stream: ByteStream) -> Result<ByteStream, Error> {
+    let state = (stream.collect(1 << 30).await?, None::<Instant>);
+    Ok(ByteStream::new(futures::stream::unfold(state, |(mut left, given)| async move {
+        let late = given.is_some_and(|given| given.elapsed() > Duration::from_secs(1));
+        let piece = left.split_to(left.len().min(1 << 14));
+        (!late && !piece.is_empty()).then(|| (Ok(piece), (left, Some(Instant::now()))))
+    })))
 }
 
 /// Tells one kind of refusal of a read as another.
@@ -195,6 +205,11 @@ pub(super) fn mutants() -> Vec<Mutant> {
             "a file that grew is a fault",
             &["read::beside_a_writer"],
             read_as(ErrorKind::FileTooLarge, ErrorKind::Protocol),
+        ),
+        Mutant::new(
+            "a file ends where its reader is slow",
+            &["read::waits_for_its_reader"],
+            hooks().read(|inner, (path, limit)| async move { impatient(inner.read(&path, limit).await?).await }),
         ),
         {
             let seen = Arc::clone(&broken);
