@@ -212,8 +212,16 @@ async fn dropped(bed: B) -> Outcome {
         let session = bed.fresh_session();
         let spec = bed.spec_of(&session);
         let dropped = tokio::time::timeout(millis(moment), bed.provider.provision(&spec)).await;
-        if bed.times_owned(&session).await? == 0 {
-            bed.nothing_of(&session, "a dropped provision that is not owned").await?;
+        let begun = Instant::now();
+        while let Err(left) = bed.nothing_of(&session, "a dropped provision that is not owned").await {
+            // It may appear between two looks.
+            if bed.times_owned(&session).await? > 0 {
+                break;
+            }
+            if begun.elapsed() > secs(5) {
+                return Err(left);
+            }
+            tokio::time::sleep(millis(20)).await;
         }
         bed.reap(&session).await?;
         equal("times listed after the reap", bed.times_owned(&session).await?, 0)?;
