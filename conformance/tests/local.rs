@@ -24,7 +24,9 @@ fn main() -> std::process::ExitCode {
         })
         .with_leak_check(move |session| {
             let place = state.join(session.as_str());
-            async move { leaks::of(&place) }
+            let mut left = leaks::of(&place);
+            left.extend(leaks::put_away(&state, session.as_str()));
+            async move { left }
         }),
     )
 }
@@ -33,6 +35,16 @@ fn main() -> std::process::ExitCode {
 mod leaks {
     use std::fs;
     use std::path::Path;
+
+    /// What was put out of the way to be removed, and is still there.
+    pub(super) fn put_away(state: &Path, session: &str) -> Vec<String> {
+        let all = fs::read_dir(state.join(".trash")).into_iter().flatten().flatten();
+        let names = all.filter_map(|entry| entry.file_name().into_string().ok());
+        names
+            .filter(|name| name.starts_with(&format!("{session}.")))
+            .map(|name| format!("{name} is put away"))
+            .collect()
+    }
 
     /// What is left of the sandbox that had `place` for its files: the files, processes that have to do with them, mounts.
     pub(super) fn of(place: &Path) -> Vec<String> {

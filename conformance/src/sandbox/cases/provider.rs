@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use sandbox::{Env, ErrorKind, Hardening, Limit, Networking, Spec};
+use sandbox::{Effect, Env, ErrorKind, Hardening, Limit, Networking, Spec};
 
 use super::super::bed::{path, refused, unexpected};
 use super::{B, Case, mark, millis, secs};
@@ -11,6 +11,7 @@ use crate::{Failure, Outcome, ensure, equal, within};
 
 const SAME: &str = "Provisioning a session again with the same spec answers the same sandbox, files included.";
 const REFUSED: &str = "A spec that breaks a rule is refused before anything is made, and leaves nothing behind.";
+const REMOVED: &str = "if it cannot be made, in which case what was begun is removed.";
 const BOUND: &str =
     "Variables are bound when the sandbox is made: a later provision with other values finds the first ones in force.";
 const MISMATCH: &str = "A provision whose image, working directory or networking differs from the sandbox that is there \
@@ -24,6 +25,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("provision::twice_is_one", SAME, twice_is_one),
         Case::new("provision::answers_once_it_runs", "Makes the session's sandbox, or finds the one that is there, and answers once it runs commands.", answers_once_it_runs).repeat(5),
         Case::new("provision::id_is_the_session", "The session.", id_is_the_session),
+        Case::new("provision::what_cannot_be_made", REMOVED, what_cannot_be_made).deadline(secs(300)),
         Case::new("provision::bad_spec_leaves_nothing", REFUSED, bad_spec_leaves_nothing),
         Case::new("provision::bad_spec_spares_what_is_there", REFUSED, bad_spec_spares_what_is_there),
         Case::new("provision::env_is_bound", BOUND, env_is_bound),
@@ -110,6 +112,27 @@ async fn bad_spec_leaves_nothing(bed: B) -> Outcome {
     }
     let sandbox = bed.provision(&bed.spec().with_env(env("second")?)).await?;
     equal("whose variables", sandbox.ok("echo $WHOSE").await?, "second\n")
+}
+
+/// An image that is nowhere. A backend that makes its sandboxes of something else makes one, and that is reaped.
+async fn what_cannot_be_made(bed: B) -> Outcome {
+    for image in ["conformance.invalid/no/such/image:1", "/no/such/image"] {
+        let mut spec = bed.spec_of(&bed.fresh_session());
+        spec.image = image.to_owned();
+        match bed.try_provision(&spec).await? {
+            Err(e) if e.effect() != Effect::Unknown => {}
+            _ => bed.reap(&spec.session).await?,
+        }
+        equal(&format!("times listed after the image {image}"), bed.times_owned(&spec.session).await?, 0)?;
+        let begun = Instant::now();
+        while let Err(left) = bed.nothing_of(&spec.session, "a sandbox that cannot be made").await {
+            if begun.elapsed() > secs(5) {
+                return Err(left);
+            }
+            tokio::time::sleep(millis(50)).await;
+        }
+    }
+    Ok(())
 }
 
 async fn bad_spec_spares_what_is_there(bed: B) -> Outcome {

@@ -1,8 +1,14 @@
 //! Writing where something is already, or nothing can be.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use sandbox::{ErrorKind, FileWrite};
+use bytes::Bytes;
+use sandbox::{Body, ErrorKind, FileWrite};
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::time::timeout;
 
 use super::super::bed::{path, refused, unexpected};
 use super::{B, Case, filler, secs};
@@ -146,13 +152,36 @@ async fn create_new(bed: B) -> Outcome {
     equal("what is there", found, wanted)
 }
 
+/// A body whose last byte comes together with those of the others.
+struct Together {
+    left: Bytes,
+    last: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl AsyncRead for Together {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        if self.left.len() == 1 {
+            std::task::ready!(self.last.as_mut().poll(cx));
+        }
+        let most = self.left.len().saturating_sub(1).max(1).min(buf.remaining()).min(self.left.len());
+        buf.put_slice(&self.left.split_to(most));
+        Poll::Ready(Ok(()))
+    }
+}
+
 async fn create_new_races(bed: B) -> Outcome {
+    const WRITERS: usize = 8;
     let sandbox = bed.sandbox().await?;
-    let writes = (0..8).map(|n| {
-        let sandbox = sandbox.clone();
+    let all_there = Arc::new(tokio::sync::Barrier::new(WRITERS));
+    let writes = (0..WRITERS).map(|n| {
+        let (sandbox, all_there) = (sandbox.clone(), Arc::clone(&all_there));
         async move {
-            let content = format!("{n}").repeat(50_000);
-            sandbox.try_write(FileWrite::bytes(path("/tmp/one")?, content).create_new()).await
+            let content = Bytes::from(format!("{n}").repeat(50_000));
+            let size = content.len() as u64;
+            // Who takes one write after the other is not held up for long.
+            let last = Box::pin(async move { drop(timeout(secs(2), all_there.wait()).await) });
+            let body = Body::reader(Together { left: content, last });
+            sandbox.try_write(FileWrite::new(path("/tmp/one")?, size, body).create_new()).await
         }
     });
     let mut won = Vec::new();

@@ -95,6 +95,18 @@ fn provisions() -> Vec<Mutant> {
                 }))
         },
         Mutant::new(
+            "what cannot be made stays half made",
+            &["provision::what_cannot_be_made"],
+            hooks().provision(|p, mut spec| async move {
+                if !spec.image.contains("/no/such/image") {
+                    return p.provision(&spec).await;
+                }
+                spec.image = "host".to_owned();
+                p.provision(&spec).await?;
+                Err(Error::new(ErrorKind::ImagePull))
+            }),
+        ),
+        Mutant::new(
             "the gate is forgotten",
             &["networking::gate"],
             hooks().provision(|p, mut spec| async move {
