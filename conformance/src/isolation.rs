@@ -1,6 +1,7 @@
 //! The suite for a [`Backend`](isolation::Backend).
 //!
-//! Implement [`Harness`] for your backend, and this is your whole test file:
+//! Implement [`Harness`] for your backend, and this is your whole test file, which `Cargo.toml` names with `harness = false` (without
+//! that line `cargo test` runs nothing, and is content):
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -11,8 +12,14 @@
 //! }
 //! ```
 //!
-//! The node's root file system has to hold a POSIX shell and the usual small tools (`cat`, `env`, `sleep`, `head`,
-//! `pwd`, `printf`, `kill`).
+//! ```toml
+//! [[test]]
+//! name = "conformance"
+//! harness = false
+//! ```
+//!
+//! The node's root file system has to hold a POSIX shell, the usual small tools (`cat`, `env`, `sleep`, `head`,
+//! `pwd`, `printf`, `kill`) and a directory `/etc`.
 
 mod bed;
 mod cases;

@@ -4,6 +4,9 @@
 //! the sentence of the contract that it quotes, and a body that finds out. And each case was itself tested: a
 //! [mutant](sandbox::mutants) that breaks its rule makes it fail.
 //!
+//! You wrote a [`Backend`](::isolation::Backend) for a Kubernetes node stack? Its half of the suite is [`isolation`], its manual the docs of the
+//! crate [`isolation`](::isolation); what follows about wiring, failures and reports holds for both.
+//!
 //! # 1. Write your backend
 //!
 //! Implement [`Provider`](::sandbox::Provider) and [`Sandbox`](::sandbox::Sandbox); `sandbox-guest` does what happens inside, over a carrier

@@ -1,6 +1,6 @@
 //! Finds what a node may want of its host: devices, driver libraries.
 //!
-//! Everything is read below a given root, `/` or a made-up one. Every list is sorted and free of
+//! Everything is read below a given root, `/` or a made-up one. What is found of each kind is sorted and free of
 //! duplicates, so that equal hosts render equal configuration. Nothing is changed: what a driver still has
 //! to create (`rdma_cm`, NVIDIA's nodes) is the embedder's to create before.
 
@@ -43,7 +43,10 @@ impl Discovery {
         Self { root: root.into() }
     }
 
-    /// Everything but libraries: host devices, InfiniBand, NVIDIA, AMD.
+    /// Everything but libraries, one kind after the other: host devices, every block device, InfiniBand, NVIDIA, AMD.
+    ///
+    /// The block devices are all that the host has, the disk that it runs from too: whoever is granted that one can do with the host
+    /// as it likes. Take from the list what a node is to have.
     pub fn grants(&self) -> Vec<Grant> {
         let nvidia = self.nvidia();
         let mut all = self.host_devices();

@@ -82,7 +82,7 @@ impl Journal {
         (entries.map(|(_, entry)| entry.clone()).collect(), *self.shared.newest.borrow())
     }
 
-    /// Opens a slot's journal. A cursor of another journal is none. Needs a runtime; closing or dropping the stream ends its task.
+    /// Opens a slot's journal. It ends when the call is cancelled once it was given [`LogStream::with_cancel`]. A cursor of another journal is none. Needs a runtime; closing or dropping the stream ends its task.
     pub fn open(&self, slot: &SlotName, options: &LogOptions) -> LogStream {
         let mut newest = self.shared.newest.subscribe();
         let after = options.after.as_ref().and_then(|cursor| cursor.as_str().strip_prefix("entry=")?.parse().ok());

@@ -109,7 +109,8 @@
 //!
 //! **5. Write the calls that look**: `status`, `exec`, `exec_stream`, `logs`. They run under [`OpCtx::bound`] and take no
 //! lock. `exec` begins with [`ExecSpec::validate`], which [`HostCommand::of`] does; a non-zero exit is a value. A journal is a command given
-//! to [`start_log_stream`], a reader given to [`LogStream::from_reader`], or a [`Journal`] in memory.
+//! to [`start_log_stream`], a reader given to [`LogStream::from_reader`], or a [`Journal`] in memory, whose streams get the call's
+//! cancel by [`LogStream::with_cancel`].
 //!
 //! **6. Be honest in [`Requirements`]**: every program you run, every path you write, every unit to start after. `prepare`
 //! refuses a host that lacks a program ([`Requirements::check_commands`]), and [`preflight`] says so beforehand.
@@ -118,7 +119,15 @@
 //! which faults you can bring about, what you claim), and the test file is one `main`:
 //!
 //! ```text
-//! fn main() -> ExitCode { conformance::main(Setup::new("mine", || async { Ok(harness()) })) }
+//! use conformance::isolation::{Harness, Setup};
+//!
+//! fn main() -> std::process::ExitCode {
+//!     conformance::main(Setup::new("mine", || async { Ok(Arc::new(Mine) as Arc<dyn Harness>) }))
+//! }
+//!
+//! [[test]]                                         # in Cargo.toml; without it nothing is run, and all is well
+//! name = "conformance"
+//! harness = false
 //!
 //! cargo test --test conformance                    # everything you claim
 //! cargo test --test conformance -- lifecycle::     # one area

@@ -75,7 +75,8 @@ impl SlotLocks {
     fn try_lock(&self, slot: &SlotName) -> Result<std::result::Result<File, Option<u32>>> {
         let path = self.path(slot);
         let io = |cause: std::io::Error| Error::io("take the slot's lock", &path, cause);
-        std::fs::create_dir_all(&self.dir).map_err(io)?;
+        let made = std::fs::create_dir_all(&self.dir);
+        made.map_err(|cause| Error::io("make the directory of the locks", &*self.dir, cause))?;
         for _ in 0..16 {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600);

@@ -91,12 +91,11 @@ impl OpCtx {
         self
     }
 
-    /// This context with a deadline no later than `limit` from now.
+    /// This context with a deadline no later than `limit` from now. What [`Error::after`] tells of it counts from now, too.
     #[must_use]
     pub fn within(&self, limit: Duration) -> Self {
-        let mut narrower = self.clone();
-        narrower.deadline = self.deadline.min(Self::new(limit).deadline);
-        narrower
+        let now = Self::new(limit);
+        Self { begun: now.begun, deadline: self.deadline.min(now.deadline), ..self.clone() }
     }
 
     /// When the call must have returned.
@@ -205,6 +204,12 @@ mod tests {
         assert_eq!(error.after(), Some(Duration::from_secs(1)));
         let error = ctx.bound("wait", async { Ok(()) }).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Timeout, Effect::None));
+
+        let ctx = OpCtx::new(Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let narrower = ctx.within(Duration::from_secs(2));
+        let error = narrower.bound("wait", std::future::pending::<Result<()>>()).await.unwrap_err();
+        assert_eq!(error.after(), Some(Duration::from_secs(2)));
 
         let ctx = OpCtx::new(Duration::MAX);
         let cancel = ctx.cancel().clone();

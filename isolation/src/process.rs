@@ -93,10 +93,14 @@ impl Drop for Group {
 
 fn spawn_error(command: &Command, redact: &Redact, cause: std::io::Error) -> Error {
     use std::io::ErrorKind as Io;
+    let std = command.as_std();
+    // Of a working directory that is none the system says that the program is not there.
+    if let Some(cwd) = std.get_current_dir().filter(|cwd| !cwd.is_dir()) {
+        return Error::new(ErrorKind::InvalidInput, "enter the working directory").with_path(cwd).because(cause);
+    }
     let missing = matches!(cause.kind(), Io::NotFound | Io::PermissionDenied | Io::IsADirectory | Io::NotADirectory)
         || cause.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error());
     let kind = if missing { ErrorKind::CommandNotFound } else { ErrorKind::Transport };
-    let std = command.as_std();
     let argv: Vec<OsString> = std.get_args().map(ToOwned::to_owned).collect();
     Error::new(kind, "start a program")
         .with_program(std.get_program().to_string_lossy(), redact.argv(&argv))
@@ -214,6 +218,17 @@ mod tests {
         let output = run_sh(script, None, 1000).await;
         assert_eq!((output.stdout.len(), output.stderr.len(), output.truncated), (1000, 1000, true));
         assert_eq!(output.status, ExecStatus::Exited(0));
+    }
+
+    #[tokio::test]
+    async fn a_working_directory_that_is_none_is_named() {
+        for cwd in ["/no/such/directory", "/etc/passwd"] {
+            let mut command = sh("true");
+            command.current_dir(cwd);
+            let error = run(command, Bytes::new(), None, 10, &Redact::default()).await.unwrap_err();
+            assert_eq!((error.kind(), error.effect()), (ErrorKind::InvalidInput, crate::Effect::None), "{error}");
+            assert_eq!(error.path(), Some(std::path::Path::new(cwd)));
+        }
     }
 
     /// Zombies do not count: whoever inherits them reaps them in his own time.

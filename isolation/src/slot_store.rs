@@ -25,7 +25,7 @@ pub struct SlotStore {
 }
 
 impl SlotStore {
-    /// Slots below `dir`, which is made when the first is locked.
+    /// Slots below `dir`, which is made when the first is locked and never removed.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         let dir = dir.into();
         Self { locks: SlotLocks::new(&dir), dir }

@@ -170,6 +170,13 @@ async fn each_check_finds_its_fault() {
         ("systemd-runtime", "systemd", Severity::Error, |m, _| m.remove("run/systemd/system")),
         ("systemd-runtime", "process 1", Severity::Error, |m, _| m.put("proc/1/comm", "init\n")),
         ("systemd-runtime", "systemd", Severity::Error, |_, i| i.requirements.systemd_min = Some(253)),
+        ("writable-paths", "/srv/x", Severity::Error, |m, i| {
+            m.put("srv", "a file");
+            i.requirements.writable_paths = vec!["/srv/x".into()];
+        }),
+        ("writable-paths", "somewhere", Severity::Error, |_, i| {
+            i.requirements.writable_paths = vec!["somewhere".into()]
+        }),
         ("disk-space", "/var/lib/machines", Severity::Error, |_, i| i.free_bytes = u64::MAX),
         ("cgroups", "control groups", Severity::Error, |m, _| m.remove("sys/fs/cgroup/cgroup.controllers")),
         ("cgroups", "memory", Severity::Error, |m, _| m.put("sys/fs/cgroup/cgroup.controllers", "cpu")),

@@ -200,17 +200,14 @@ impl Bed {
         loop {
             // Looking takes long on a busy machine, so the clock counts and not the looks.
             let late = begun.elapsed() > Duration::from_secs(5);
-            match running(mark) {
-                0 => return Ok(()),
-                left if late => {
-                    return Err(Failure::new(
-                        step,
-                        "that no process of the command is left after 5 s",
-                        format!("{left} left"),
-                    ));
-                }
-                _ => sleep(Duration::from_millis(20)).await,
+            let left = processes(mark);
+            if left.is_empty() {
+                return Ok(());
             }
+            if late {
+                return Err(Failure::new(step, "that no process of the command is left after 5 s", left.join(", ")));
+            }
+            sleep(Duration::from_millis(20)).await;
         }
     }
 }
@@ -229,7 +226,17 @@ pub(super) fn mark() -> String {
 
 /// How many processes of this machine have `mark` as an argument, zombies not counted.
 pub(super) fn running(mark: &str) -> usize {
-    let Ok(list) = std::fs::read_dir("/proc") else { return 0 };
+    processes(mark).len()
+}
+
+/// The processes that have `mark` as an argument: pid and command line.
+fn processes(mark: &str) -> Vec<String> {
+    let Ok(list) = std::fs::read_dir("/proc") else { return Vec::new() };
     let has = |line: &[u8]| line.split(|byte| *byte == 0).any(|argument| argument == mark.as_bytes());
-    list.flatten().filter(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| has(&line))).count()
+    let process = |entry: std::fs::DirEntry| {
+        let line = std::fs::read(entry.path().join("cmdline")).ok().filter(|line| has(line))?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        Some(format!("{} {}", entry.file_name().display(), line.trim_end()))
+    };
+    list.flatten().filter_map(process).collect()
 }

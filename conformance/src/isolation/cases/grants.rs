@@ -156,7 +156,12 @@ async fn only_the_new_ones(bed: B) -> Outcome {
         let (old, new) = (count(node_path!("/mnt/suite-old")), count(node_path!("/mnt/suite-new")));
         equal("the files of a mount that is no longer granted", bed.sh(&slot, &old).await?.trim(), "0")?;
         let seen = bed.sh(&slot, &new).await?;
-        ensure(seen.trim() != "0", "the files of the mount that is", "some", || seen.clone())?;
+        ensure(
+            seen.trim() != "0",
+            "the files that the node sees at the target of the new mount",
+            "at least one",
+            || seen.clone(),
+        )?;
         bed.stop(&slot).await?;
     }
     bed.prepare_with(&bed.spec(&slot)).await?;

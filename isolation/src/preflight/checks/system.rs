@@ -1,7 +1,7 @@
 //! Privilege, packages, programs, systemd, places to write.
 
 use async_trait::async_trait;
-use rustix::fs::{Access, AtFlags, CWD, StatVfsMountFlags};
+use rustix::fs::{Access, AtFlags, CWD, FsWord, PROC_SUPER_MAGIC, StatVfsMountFlags};
 
 use crate::OpCtx;
 use crate::preflight::{Check, Finding, HostView, Input};
@@ -100,6 +100,9 @@ impl Check for Systemd {
     }
 }
 
+/// What `/sys` is, from `linux/magic.h`.
+const SYSFS_MAGIC: FsWord = 0x6265_6572;
+
 /// Asks the kernel rather than trying: a check leaves no file, not even for a moment.
 pub(super) fn writable(host: &HostView, input: &Input) -> Vec<Finding> {
     let paths = input.requirements.writable_paths.iter();
@@ -108,7 +111,16 @@ pub(super) fn writable(host: &HostView, input: &Input) -> Vec<Finding> {
             let (shown, near) = (path.display().to_string(), host.nearest(path));
             let read_only = rustix::fs::statvfs(&near).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
             let allowed = rustix::fs::accessat(CWD, &near, Access::WRITE_OK, AtFlags::EACCESS);
-            if read_only {
+            // The kernel's own trees take no new files, whatever their modes say.
+            let kernels =
+                rustix::fs::statfs(&near).is_ok_and(|fs| [PROC_SUPER_MAGIC, SYSFS_MAGIC].contains(&fs.f_type));
+            if !path.is_absolute() {
+                Finding::error(shown, "is not an absolute path")
+            } else if near != host.path(path) && !near.is_dir() {
+                Finding::error(shown, format!("can't be made: {} is no directory", near.display()))
+            } else if kernels && near != host.path(path) {
+                Finding::error(shown, "can't be made: nothing can in what the kernel shows of itself")
+            } else if read_only {
                 Finding::error(shown, "is on a read-only file system")
             } else if allowed.is_err() {
                 Finding::error(shown, "can't be written to")
