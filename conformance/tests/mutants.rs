@@ -74,7 +74,8 @@ async fn the_wrapper_alone_breaks_nothing() {
     // What races is tried twenty times where a real backend is tried.
     let slow = cases().into_iter().filter(|case| case.slow);
     let slow = slow.fold(Options::default().with_slow(), |options, case| options.with_only(case.id));
-    for options in [Options::default(), slow] {
+    for mut options in [Options::default(), slow] {
+        options.threads = 2;
         let report = conformance::run(Mutant::harmless().around(&setup(&world)), options).await;
         let failed: Vec<_> = report.failures().map(|case| format!("{}\n{}", case.id, case.verdict.text())).collect();
         assert!(failed.is_empty(), "{}", failed.join("\n\n"));

@@ -72,6 +72,8 @@ impl Mutant {
     /// the reason.
     pub async fn survivors(&self, setup: &Setup) -> Vec<(String, Verdict)> {
         let mut options = Options::default().with_slow();
+        // Mutants are many, and each has few cases.
+        options.threads = 2;
         options.only = self.cases.iter().map(|id| (*id).to_owned()).collect();
         let report = crate::run(self.around(setup), options).await;
         let cited = report.cases.into_iter().filter(|case| self.cases.contains(&&*case.id) || case.rule.is_empty());

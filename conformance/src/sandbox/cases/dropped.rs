@@ -77,20 +77,29 @@ async fn drop_many_in_waves(bed: B) -> Outcome {
     equal("the next command", sandbox.ok("echo alive").await?, "alive\n")
 }
 
-/// Runs a command of 2.5 s beside `work`, and wants it whole.
+/// Runs a command from before `work` until after it, and wants it whole.
 async fn beside(sandbox: &Subject, work: impl Future<Output = Outcome>) -> Outcome {
-    let other = sandbox.sh("for i in 1 2 3 4 5; do echo $i; sleep 0.5; done; sleep 300 & echo end; exit 9");
+    let other = sandbox
+        .sh("echo begun; > /tmp/begun; until [[ -e /tmp/enough ]]; do sleep 0.1; done; sleep 300 & echo end; exit 9");
+    let work = async {
+        sandbox.ok("until [[ -e /tmp/begun ]]; do sleep 0.05; done").await?;
+        let worked = work.await;
+        // Who is struck by mistake may be struck late.
+        tokio::time::sleep(millis(300)).await;
+        sandbox.ok("rm /tmp/begun; > /tmp/enough").await?;
+        worked
+    };
     let (result, worked) = tokio::join!(other, work);
     worked?;
     let result = result?;
-    equal("the other command", result.stdout.to_string_lossy(), "1\n2\n3\n4\n5\nend\n")?;
+    sandbox.ok("rm /tmp/enough").await?;
+    equal("the other command", result.stdout.to_string_lossy(), "begun\nend\n")?;
     equal("its code", (result.exit_code, result.timed_out), (9, false))
 }
 
 async fn drop_costs_no_other_command(bed: B) -> Outcome {
     let (sandbox, mark) = (bed.sandbox().await?, mark());
     beside(&sandbox, async {
-        tokio::time::sleep(millis(300)).await;
         start_and_drop(&sandbox, format!("touch /tmp/up; sleep {mark}")).await?;
         sandbox.unmarked(&mark, secs(5)).await
     })
@@ -99,11 +108,7 @@ async fn drop_costs_no_other_command(bed: B) -> Outcome {
 
 async fn limit_costs_no_other_command(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    beside(&sandbox, async {
-        tokio::time::sleep(millis(300)).await;
-        timed_out("a sleep", &sandbox.timed("sleep 60", secs(1)).await?)
-    })
-    .await?;
+    beside(&sandbox, async { timed_out("a sleep", &sandbox.timed("sleep 60", secs(1)).await?) }).await?;
     let mark = mark();
     for round in 0..5 {
         beside_shells(&sandbox, &mark).await.map_err(|failure| failure.within(format!("round {round}")))?;

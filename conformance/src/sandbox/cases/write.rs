@@ -123,11 +123,22 @@ async fn in_one_step(bed: B) -> Outcome {
 struct Slow {
     left: Vec<u8>,
     piece: usize,
+    /// How long the first one takes, from when it is asked for.
+    first: Option<Duration>,
     pause: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl Slow {
+    fn new(left: Vec<u8>, piece: usize, first: Duration) -> Self {
+        Self { left, piece, first: Some(first), pause: Box::pin(tokio::time::sleep(Duration::ZERO)) }
+    }
 }
 
 impl AsyncRead for Slow {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        if let Some(first) = self.first.take() {
+            self.pause.as_mut().reset(tokio::time::Instant::now() + first);
+        }
         std::task::ready!(self.pause.as_mut().poll(cx));
         let n = self.piece.min(self.left.len()).min(buf.remaining());
         let piece: Vec<u8> = self.left.drain(..n).collect();
@@ -142,7 +153,7 @@ async fn slow_bodies(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     for (size, piece, first) in [(40, 1, 0), (200_000, 7001, 0), (300_000, 100_000, 2500)] {
         let content = filler(size);
-        let body = Slow { left: content.to_vec(), piece, pause: Box::pin(tokio::time::sleep(millis(first))) };
+        let body = Slow::new(content.to_vec(), piece, millis(first));
         let file = FileWrite::new(path("/tmp/slow")?, size as u64, Body::reader(body));
         sandbox.try_write(file).await?.map_err(|e| unexpected("a slow body", "success", &e))?;
         same("what arrived", &sandbox.read("/tmp/slow").await?, &content)?;
@@ -200,8 +211,7 @@ async fn dropped(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.ok("mkdir /tmp/d; echo seeded > /tmp/d/seed").await?;
     for moment in [0, 1, 2, 5, 10, 20, 50, 100, 200] {
-        let body =
-            Slow { left: vec![b'x'; 400_000], piece: 20_000, pause: Box::pin(tokio::time::sleep(Duration::ZERO)) };
+        let body = Slow::new(vec![b'x'; 400_000], 20_000, Duration::ZERO);
         let file = FileWrite::new(path("/tmp/d/seed")?, 500_000, Body::reader(body));
         let outcome = tokio::time::timeout(millis(moment), sandbox.inner.write(file)).await;
         ensure(outcome.is_err(), "a write of 0.4 s", "that it runs", || "it ended".to_owned())?;
