@@ -111,7 +111,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `UnknownSlot`, `Conflict`, `Busy`, `Timeout`, `Command`.
+    /// `UnknownSlot`; `NotPrepared` if a preparation with another spec was cut short and not yet repeated; `Conflict`, `Busy`, `Timeout`,
+    /// `Command`.
     async fn start(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()>;
 
     /// Stops the node stack, now and after a reboot of the host.

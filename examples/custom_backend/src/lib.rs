@@ -108,7 +108,7 @@ impl Backend for Bays {
 
     async fn status(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<Status> {
         let look = async {
-            let prepared = self.slots.is_prepared(slot.slot());
+            let prepared = self.slots.is_prepared(slot.slot())?;
             Ok(if prepared { self.nodes.status(slot.slot()) } else { Status::default() })
         };
         ctx.bound("look at the slot", look).await
