@@ -167,7 +167,7 @@ impl SlotStore {
                     Some(with_more(&before, &left))
                 }
             };
-            write(&NodeFs::open(self.root_dir(slot))?, before.as_ref())?;
+            write(&NodeFs::open_itself(&self.root_dir(slot))?, before.as_ref())?;
             own.write_atomic(&mark, 0o644, &text(&spec)?)?;
             own.remove(&changing)
         };
@@ -338,8 +338,15 @@ mod tests {
         assert!(back.unwrap());
         store.startable(&slot, "start").unwrap();
         assert!(!store.prepare(&spec(&[x.clone()]), |_, _| unreachable!()).unwrap());
+        // A link in place of the root is not followed.
+        let aside = dir.path().join("aside");
+        std::fs::rename(store.root_dir(&slot), &aside).unwrap();
+        std::os::unix::fs::symlink(&aside, store.root_dir(&slot)).unwrap();
+        let linked = store.prepare(&spec(&[y.clone()]), |_, _| unreachable!());
+        assert_eq!(linked.unwrap_err().kind(), ErrorKind::Io);
+        std::fs::remove_dir(aside).unwrap();
         // Whatever was cut short, nothing of it is left.
-        store.prepare(&spec(&[y]), fails).unwrap_err();
+        assert!(store.changing(&slot).exists());
         store.remove(&slot).unwrap();
         assert_eq!(names(dir.path()), [""; 0]);
     }
