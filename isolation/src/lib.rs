@@ -172,6 +172,7 @@ mod mounts;
 mod node_fs;
 mod node_path;
 mod node_root;
+mod nonce;
 mod op;
 pub mod preflight;
 mod process;

@@ -120,7 +120,7 @@ impl Stateful {
     async fn up(&self, slot: &SlotName) -> Result<()> {
         // Whoever held the slot may have destroyed it.
         self.slots.startable(slot, "start the slot")?;
-        if !self.nodes.start(slot, HostCommand::new("sleep", ["infinity"]))? {
+        if !self.nodes.start(slot, HostCommand::new("sleep", ["infinity"])).await? {
             return Ok(());
         }
         let pid = self.nodes.status(slot).main_pid.map(|pid| pid.to_string()).unwrap_or_default();
