@@ -321,28 +321,29 @@ mod tests {
         let (store, slot) = (SlotStore::new(dir.path()), SlotName::new("kube1").unwrap());
         let [x, y, z] = ["/dev/kvm", "/dev/null", "/dev/zero"]
             .map(|node| Grant::device(Purpose::HostDevice, HostPath::new(node).unwrap()));
+        let one = |grant: &Grant| spec(std::slice::from_ref(grant));
         let fails = |_: &NodeFs, _: Option<&NodeSpec>| Err(Error::new(ErrorKind::Artifact, "write a root"));
-        assert!(store.prepare(&spec(&[x.clone()]), |_, _| Ok(())).unwrap());
+        assert!(store.prepare(&one(&x), |_, _| Ok(())).unwrap());
         store.startable(&slot, "start").unwrap();
         for grant in [&y, &z] {
-            let error = store.prepare(&spec(&[grant.clone()]), fails).unwrap_err();
+            let error = store.prepare(&one(grant), fails).unwrap_err();
             assert_eq!((error.kind(), error.effect()), (ErrorKind::Artifact, Effect::Partial));
             assert_eq!(store.startable(&slot, "start").unwrap_err().kind(), ErrorKind::NotPrepared);
             assert!(store.is_prepared(&slot).unwrap());
         }
         // Back to the first: the root may hold grants of all three.
-        let back = store.prepare(&spec(&[x.clone()]), |_, before| {
+        let back = store.prepare(&one(&x), |_, before| {
             assert_eq!(before, Some(&spec(&[x.clone(), z.clone(), y.clone()])));
             Ok(())
         });
         assert!(back.unwrap());
         store.startable(&slot, "start").unwrap();
-        assert!(!store.prepare(&spec(&[x.clone()]), |_, _| unreachable!()).unwrap());
+        assert!(!store.prepare(&one(&x), |_, _| unreachable!()).unwrap());
         // A link in place of the root is not followed.
         let aside = dir.path().join("aside");
         std::fs::rename(store.root_dir(&slot), &aside).unwrap();
         std::os::unix::fs::symlink(&aside, store.root_dir(&slot)).unwrap();
-        let linked = store.prepare(&spec(&[y.clone()]), |_, _| unreachable!());
+        let linked = store.prepare(&one(&y), |_, _| unreachable!());
         assert_eq!(linked.unwrap_err().kind(), ErrorKind::Io);
         std::fs::remove_dir(aside).unwrap();
         // Whatever was cut short, nothing of it is left.

@@ -59,10 +59,9 @@ pub(super) fn link(root: &NodeFs, grants: &[Grant]) -> Result<()> {
 /// Removes the links of `grants`, where there are any: a preparation that was cut short has not made all of them.
 pub(super) fn unlink(root: &NodeFs, grants: &[Grant]) -> Result<()> {
     for grant in grants.iter().filter(|grant| is_linked(grant)) {
-        if let Some(target) = grant.target() {
-            if root.metadata(&target)?.is_some_and(|found| found.kind == NodeFileKind::Symlink) {
-                root.remove(&target)?;
-            }
+        let Some(target) = grant.target() else { continue };
+        if root.metadata(&target)?.is_some_and(|found| found.kind == NodeFileKind::Symlink) {
+            root.remove(&target)?;
         }
     }
     Ok(())
