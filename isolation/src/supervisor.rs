@@ -202,7 +202,8 @@ impl Supervisor {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Conflict`] while the other slot of the pair runs; [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`];
+    /// [`ErrorKind::InvalidSlot`] for a slot of another pair; [`ErrorKind::Conflict`] while the other slot of the pair runs;
+    /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`];
     /// [`ErrorKind::Timeout`] and [`ErrorKind::Io`] if what was left does not go.
     pub async fn start(&self, slot: &SlotName, main: HostCommand) -> Result<bool> {
         let mut clean = self.clean.lock().await;
@@ -221,9 +222,8 @@ impl Supervisor {
         if up(slot) {
             return Ok(false);
         }
-        if let Ok(other) = self.pair.other(slot)
-            && up(other)
-        {
+        let other = self.pair.other(slot)?;
+        if up(other) {
             return Err(Error::new(ErrorKind::Conflict, "start the slot").with_detail(format!("{other} is running")));
         }
         let mark = self.mark(slot).map(|mark| format!("{mark}main:")).unwrap_or_default();

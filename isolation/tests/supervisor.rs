@@ -39,13 +39,19 @@ fn sh(script: &str) -> HostCommand {
     HostCommand::new("sh", ["-c", script])
 }
 
+/// A time to sleep by which the processes of this run are found, and none of another.
+fn time(seconds: &str) -> String {
+    format!("{seconds}{:08}", std::process::id())
+}
+
 /// Makes a process that leaves its group and session; it is found by how long it sleeps.
 fn escape(seconds: &str) -> String {
+    let seconds = time(seconds);
     format!("setsid sleep {seconds} >/dev/null 2>&1 & sleep 0.3")
 }
 
 fn alive(seconds: &str) -> usize {
-    let wanted = format!("sleep\0{seconds}\0").into_bytes();
+    let wanted = format!("sleep\0{}\0", time(seconds)).into_bytes();
     let list = std::fs::read_dir("/proc").unwrap().flatten();
     list.filter(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| line == wanted)).count()
 }
@@ -81,6 +87,8 @@ async fn one_of_a_pair_runs_and_its_output_is_its_journal() {
     assert_eq!((first.state, nodes.start(&a, main()).await.unwrap()), (SlotState::Running, false));
     assert_eq!(nodes.status(&a).instance, first.instance);
     assert_eq!(nodes.start(&b, main()).await.unwrap_err().kind(), ErrorKind::Conflict);
+    let stranger = SlotName::new("elsewhere").unwrap();
+    assert_eq!(nodes.start(&stranger, main()).await.unwrap_err().kind(), ErrorKind::InvalidSlot);
     let mut log = nodes.journal().open(&a, &LogOptions::default().with_format(LogFormat::Cat).with_follow(true));
     let mut seen = [0; 9];
     let read = tokio::io::AsyncReadExt::read_exact(&mut log, &mut seen);
@@ -225,7 +233,7 @@ async fn who_only_looks_like_ours_is_left_alone() {
 #[tokio::test]
 async fn what_an_earlier_process_left_ends_first() {
     let (dir, nodes, a, b) = bed();
-    let left = |seconds: &str| sh(&format!("setsid sleep {seconds} & exec sleep {seconds}"));
+    let left = |seconds: &str| sh(&format!("setsid sleep {0} & exec sleep {0}", time(seconds)));
     nodes.start(&a, left("812.1")).await.unwrap();
     running("812.1", 2).await;
     // As after a crash: nobody was told.
