@@ -111,7 +111,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `UnknownSlot`, `Conflict`, `Busy`, `Timeout`, `Command`.
+    /// `UnknownSlot`; `NotPrepared` if a preparation with another spec was cut short and not yet repeated; `Conflict`, `Busy`, `Timeout`,
+    /// `Command`.
     async fn start(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()>;
 
     /// Stops the node stack, now and after a reboot of the host.
@@ -186,7 +187,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// `Unsupported` for an option the backend does not have. A non-zero exit is a value.
     async fn exec(&self, ctx: &OpCtx, slot: &dyn SlotRef, spec: &ExecSpec) -> Result<ExecOutput>;
 
-    /// Starts a command inside and hands out its standard streams.
+    /// Starts a command inside and hands out its standard streams. What is read of the output is the caller's affair, so the
+    /// command's `max_output` does not count; a backend may refuse its `stdin` and `timeout` as `Unsupported`, with the field.
     ///
     /// - A command that is talked to reads and answers while it runs, and its status comes at the end.
     /// - Dropping the handle of a running command ends the command.

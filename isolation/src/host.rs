@@ -154,18 +154,20 @@ pub trait HostRunner: fmt::Debug + Send + Sync + 'static {
     /// [`ErrorKind::Transport`]. A non-zero exit is a value.
     async fn run(&self, ctx: &OpCtx, command: HostCommand) -> Result<ExecOutput>;
 
-    /// Starts a program and exposes its output as a log.
+    /// Starts a program and exposes its output as a log. How much of it is kept is the reader's affair: the command's
+    /// [`max_output`](HostCommand::max_output) does not count.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`].
+    /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`]; [`ErrorKind::Unsupported`], with the field, for a command with
+    /// [`stdin`](HostCommand::stdin) or [`timeout`](HostCommand::timeout).
     fn log(&self, command: HostCommand) -> Result<LogStream>;
 
-    /// Starts a program to talk to.
+    /// Starts a program to talk to. Its input and output go through the handle, which ends it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`].
+    /// As [`log`](Self::log).
     fn stream(&self, command: HostCommand) -> Result<ExecStream>;
 }
 
@@ -200,6 +202,16 @@ impl SystemRunner {
 
     fn redact(&self, command: &HostCommand) -> Redact {
         if command.private { Redact::everything() } else { self.redact.clone() }
+    }
+
+    /// As [`command`](Self::command), for a program whose end nobody here waits for.
+    fn open(&self, command: &HostCommand) -> Result<Command> {
+        let field = match command {
+            HostCommand { stdin, .. } if !stdin.is_empty() => "stdin",
+            HostCommand { timeout: Some(_), .. } => "timeout",
+            _ => return self.command(command),
+        };
+        Err(Error::new(ErrorKind::Unsupported, "start a program").with_field(field))
     }
 
     fn command(&self, command: &HostCommand) -> Result<Command> {
@@ -254,11 +266,11 @@ impl HostRunner for SystemRunner {
     }
 
     fn log(&self, command: HostCommand) -> Result<LogStream> {
-        start_log_stream(self.command(&command)?, &self.redact(&command))
+        start_log_stream(self.open(&command)?, &self.redact(&command))
     }
 
     fn stream(&self, command: HostCommand) -> Result<ExecStream> {
-        ExecStream::spawn(self.command(&command)?, &self.redact(&command))
+        ExecStream::spawn(self.open(&command)?, &self.redact(&command))
     }
 }
 
@@ -309,5 +321,17 @@ mod tests {
         stream.stdout.take().unwrap().read_to_string(&mut text).await.unwrap();
         assert_eq!((text.as_str(), stream.wait().await.unwrap()), ("hello", ExecStatus::Exited(0)));
         assert!(stream.wait().await.is_err());
+    }
+
+    #[test]
+    fn what_a_stream_does_not_have_is_refused() {
+        let (runner, cat) = (SystemRunner::default(), HostCommand::new("cat", [""; 0]));
+        let late = cat.clone().with_timeout(Duration::from_secs(1));
+        for (command, field) in [(cat.with_stdin("x"), "stdin"), (late, "timeout")] {
+            let errors = [runner.stream(command.clone()).unwrap_err(), runner.log(command).unwrap_err()];
+            for error in errors {
+                assert_eq!((error.kind(), error.field()), (ErrorKind::Unsupported, Some(field)));
+            }
+        }
     }
 }

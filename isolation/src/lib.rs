@@ -78,7 +78,8 @@
 //!
 //! **3. Decide what a slot is.** A root directory ([`DirRoot`], or your own [`NodeRoot`] if the path inside differs), a
 //! configuration, a running instance. Something on disk must say that the root is finished: that mark is written last and
-//! removed first, so that whatever a crash leaves is not taken for a root. A [`SlotStore`] keeps roots and marks below one directory;
+//! removed first, so that whatever a crash leaves is not taken for a root; nor is a finished root whose change to another spec was cut
+//! short, until a `prepare` has ended it. A [`SlotStore`] keeps roots and marks below one directory;
 //! where no service manager runs the instance, a [`Supervisor`] does.
 //!
 //! **4. Write the lifecycle calls**: `prepare`, `start`, `stop`, `restart`, `destroy`. Each has the same shape:
@@ -96,6 +97,8 @@
 //!         self.known(slot)?;
 //!         // One at a time, across processes; `Busy` at the deadline.
 //!         let _held = self.locks.acquire(ctx, slot.slot()).await?;
+//!         // Whoever held it may have destroyed the slot.
+//!         self.known(slot)?;
 //!         self.up().await
 //!     })
 //!     .await
@@ -103,7 +106,8 @@
 //! # }
 //! ```
 //!
-//! [`SlotStore::lifecycle`] has this shape, for every call but `prepare`. The work may be dropped at any `await`, and the same call must then succeed. Validate the spec first, give every grant a
+//! [`SlotStore::lifecycle`] has this shape, for every call but `prepare`. Not to be able to look is an error, never "was not prepared". The
+//! work may be dropped at any `await`, and the same call must then succeed. Validate the spec first, give every grant a
 //! place in the [`PrepareReport`], ask [`mounts_below`] before a tree is removed, and say with [`Error::with_effect`] when
 //! something was changed before a failure.
 //!
@@ -168,6 +172,7 @@ mod mounts;
 mod node_fs;
 mod node_path;
 mod node_root;
+mod nonce;
 mod op;
 pub mod preflight;
 mod process;

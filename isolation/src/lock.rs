@@ -17,6 +17,9 @@ use crate::{Error, ErrorKind, OpCtx, Result, SlotName};
 /// How often a lock that another process holds is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 
+/// A link is not followed.
+const NO_LINK: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
+
 /// The locks of a backend's slots: a file for each, `slot-<name>.lock`, in one directory.
 ///
 /// Every backend takes one for each lifecycle call, so that they exclude each other across tasks and
@@ -43,7 +46,7 @@ impl SlotLocks {
     /// # Errors
     ///
     /// [`ErrorKind::Busy`] at the context's deadline, with [`Error::holder_pid`] if another process holds
-    /// it; [`ErrorKind::Cancelled`]; [`ErrorKind::Io`].
+    /// it; [`ErrorKind::Cancelled`]; [`ErrorKind::Io`], also if a link stands where the lock goes.
     pub async fn acquire(&self, ctx: &OpCtx, slot: &SlotName) -> Result<SlotGuard> {
         let task = {
             let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,6 +83,8 @@ impl SlotLocks {
         for _ in 0..16 {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            // A link that somebody has put there would have its target overwritten.
+            options.custom_flags(NO_LINK);
             let mut file = options.open(&path).map_err(io)?;
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
@@ -92,7 +97,7 @@ impl SlotLocks {
             }
             // The last holder may have removed the file between our open and our lock.
             let ours = file.metadata().map_err(io)?;
-            let named = std::fs::metadata(&path);
+            let named = std::fs::symlink_metadata(&path);
             if named.is_ok_and(|named| (named.dev(), named.ino()) == (ours.dev(), ours.ino())) {
                 let note = file
                     .set_len(0)
@@ -152,5 +157,16 @@ mod tests {
         let cancelled = ctx(1000);
         cancelled.cancel().cancel();
         assert_eq!(ours.acquire(&cancelled, &slot).await.unwrap_err().kind(), ErrorKind::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn a_link_in_its_place_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (locks, slot) = (SlotLocks::new(dir.path()), SlotName::new("kube1").unwrap());
+        let target = dir.path().join("target");
+        std::fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, locks.path(&slot)).unwrap();
+        assert_eq!(locks.acquire(&ctx(60_000), &slot).await.unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "precious");
     }
 }

@@ -85,7 +85,13 @@ impl NodeFs {
     ///
     /// [`ErrorKind::Io`] if it can't be opened.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        let area = Area::open(NodePath::root(), dir.as_ref())?;
+        let area = Area::open(NodePath::root(), dir.as_ref(), OFlags::empty())?;
+        Ok(Self { areas: Arc::from([area]) })
+    }
+
+    /// As [`open`](Self::open), but a link in place of `dir` itself is refused.
+    pub(crate) fn open_itself(dir: &Path) -> Result<Self> {
+        let area = Area::open(NodePath::root(), dir, OFlags::NOFOLLOW)?;
         Ok(Self { areas: Arc::from([area]) })
     }
 
@@ -99,7 +105,7 @@ impl NodeFs {
     /// [`ErrorKind::Io`] if `dir` can't be opened.
     pub fn with_area(self, prefix: NodePath, dir: impl AsRef<Path>) -> Result<Self> {
         let mut areas = self.areas.to_vec();
-        areas.push(Area::open(prefix, dir.as_ref())?);
+        areas.push(Area::open(prefix, dir.as_ref(), OFlags::empty())?);
         areas.sort_by_key(|area| std::cmp::Reverse(area.prefix.as_bytes().len()));
         Ok(Self { areas: areas.into() })
     }
@@ -117,7 +123,8 @@ impl NodeFs {
         let read = (&file).take(limit.saturating_add(1)).read_to_end(&mut content);
         read.map_err(|cause| target.io("read a file", cause))?;
         if content.len() as u64 > limit {
-            return Err(target.rejected("file", Reason::TooLong));
+            let more = format!("it holds more than {limit} bytes");
+            return Err(target.rejected("file", Reason::TooLong).with_detail(more));
         }
         Ok(content)
     }
@@ -177,7 +184,8 @@ impl NodeFs {
                 continue;
             }
             if names.len() == limit {
-                return Err(target.rejected("directory", Reason::TooLong));
+                let more = format!("it holds more than {limit} names");
+                return Err(target.rejected("directory", Reason::TooLong).with_detail(more));
             }
             names.push(OsStr::from_bytes(name).to_owned());
         }
@@ -194,8 +202,8 @@ impl NodeFs {
 }
 
 impl Area {
-    fn open(prefix: NodePath, dir: &Path) -> Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    fn open(prefix: NodePath, dir: &Path, more: OFlags) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | more;
         let fd = rustix::fs::open(dir, flags, FileMode::empty())
             .map_err(|errno| Error::io("open the root directory", dir, errno.into()))?;
         Ok(Self { prefix, dir: dir.into(), fd: Arc::new(fd) })

@@ -44,7 +44,7 @@ pub trait NodeRoot: SlotRef + 'static {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Io`] if the directory can't be opened.
+    /// [`ErrorKind::Io`] if the directory can't be opened; a [`DirRoot`] or a [`HostRoot`] refuses a link in its place.
     fn fs(&self) -> Result<NodeFs>;
 }
 
@@ -109,7 +109,7 @@ impl DirRoot {
         Ok(Self { slot, dir: normal.as_path().into() })
     }
 
-    /// Looks at the disk: the directory must exist and must not be the root of the host under another name.
+    /// Looks at the disk: the directory must exist, be no link, and must not be the root of the host under another name.
     /// Blocks.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl DirRoot {
         };
         if (ours.dev(), ours.ino()) == (host.dev(), host.ino()) {
             reject(Reason::HostRoot)
-        } else if !ours.is_dir() {
+        } else if !ours.is_dir() || self.dir.is_symlink() {
             reject(Reason::WrongType)
         } else {
             Ok(())
@@ -160,7 +160,7 @@ impl NodeRoot for DirRoot {
     }
 
     fn fs(&self) -> Result<NodeFs> {
-        NodeFs::open(&self.dir)
+        NodeFs::open_itself(&self.dir)
     }
 }
 
@@ -277,7 +277,16 @@ mod tests {
         std::os::unix::fs::symlink("/", dir.path().join("sneaky")).unwrap();
         std::fs::write(dir.path().join("file"), "").unwrap();
         let verify = |name: &str| DirRoot::new(slot(), dir.path().join(name)).unwrap().verify();
+        std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
         assert_eq!(verify("sneaky").unwrap_err().reason(), Some(Reason::HostRoot));
+        assert_eq!(verify("link").unwrap_err().reason(), Some(Reason::WrongType));
+        for name in ["sneaky", "link"] {
+            let (dir, host) =
+                (DirRoot::new(slot(), dir.path().join(name)), HostRoot::new(slot(), dir.path().join(name)));
+            assert_eq!(dir.unwrap().fs().unwrap_err().kind(), ErrorKind::Io);
+            assert_eq!(host.unwrap().fs().unwrap_err().kind(), ErrorKind::Io);
+        }
+        DirRoot::new(slot(), dir.path()).unwrap().fs().unwrap();
         assert_eq!(verify("file").unwrap_err().reason(), Some(Reason::WrongType));
         assert_eq!(verify("absent").unwrap_err().kind(), ErrorKind::Io);
         DirRoot::new(slot(), dir.path()).unwrap().verify().unwrap();

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use crate::{Error, ErrorKind, ExecOutput, ExecStatus, Redact, Result};
 
 /// How long output is still collected after the command ended, if somebody it started holds the pipe.
-const LATE_OUTPUT: Duration = Duration::from_millis(500);
+pub(crate) const LATE_OUTPUT: Duration = Duration::from_millis(500);
 
 /// How long a killed command may take to go.
 const KILL_WAIT: Duration = Duration::from_secs(5);

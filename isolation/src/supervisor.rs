@@ -3,30 +3,35 @@
 mod marked;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use futures::FutureExt;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use self::marked::MARK;
+use crate::nonce::{is_nonce, nonce};
+use crate::process::LATE_OUTPUT;
 use crate::{
-    Cancel, Effect, Error, ErrorKind, ExecOutput, ExecStatus, ExecStream, HostCommand, HostRunner, Journal, OpCtx,
-    Result, SlotName, SlotPair, SlotState, Status, SystemRunner,
+    Cancel, Effect, Error, ErrorKind, ExecOutput, ExecStatus, ExecStream, HostCommand, HostRunner, Journal, NodeFs,
+    NodePath, OpCtx, Result, SlotName, SlotPair, SlotState, Status, SystemRunner,
 };
 
 const RUN: &str = "run a command in the node";
 
 /// Runs node stacks that are programs of this host, such as a virtual machine's, where no service manager does.
 ///
-/// A slot's main program is started, watched, told about and stopped; what it writes is the slot's [`Journal`]. Commands run beside it, as
-/// programs of this host. All of them carry a mark in their environment, by which a stop finds what has left its process group; what
-/// drops the mark, too, is not found: a backend that must contain what it runs needs control groups or a namespace. One slot of
-/// the pair runs at a time.
+/// A slot's main program is started without input, watched, told about and stopped; what it writes is the slot's [`Journal`]. Commands run
+/// beside it, as programs of this host. All of them carry a mark in their environment, by which a stop finds what has left its process
+/// group; what drops the mark, too, is not found, and neither is what may not be looked at by whoever runs the supervisor: a backend that
+/// must contain what it runs needs control groups or a namespace. One slot of the pair runs at a time.
 ///
-/// A slot runs as long as its supervisor. Dropping that kills what runs, and does not wait for it. The locks of lifecycle calls and what a
-/// slot is on disk are the backend's.
+/// A slot runs as long as its supervisor. Dropping that kills what runs, and does not wait for it. What a process that was killed could not
+/// end is ended by the next one: all of it before the first start, a slot's own by its stop. So a directory has one supervisor at a
+/// time. The locks of lifecycle calls and what a slot is on disk are the backend's.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -35,9 +40,11 @@ const RUN: &str = "run a command in the node";
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> isolation::Result<()> {
-/// let nodes = Supervisor::new("/run/mine", SlotPair::default(), Arc::new(SystemRunner::default()));
+/// # let dir = tempfile::tempdir().expect("a directory");
+/// # let dir = dir.path();
+/// let nodes = Supervisor::new(dir, SlotPair::default(), Arc::new(SystemRunner::default()));
 /// let slot = SlotName::new("kube1")?;
-/// nodes.start(&slot, HostCommand::new("sleep", ["infinity"]))?;
+/// nodes.start(&slot, HostCommand::new("sleep", ["infinity"])).await?;
 /// let ctx = OpCtx::new(Duration::from_secs(10));
 /// let output = nodes.exec(&ctx, &slot, HostCommand::new("echo", ["hello"])).await?;
 /// assert_eq!(output.stdout_text(), "hello");
@@ -48,17 +55,28 @@ const RUN: &str = "run a command in the node";
 /// ```
 #[derive(Debug)]
 pub struct Supervisor {
-    name: String,
+    dir: PathBuf,
     pair: SlotPair,
     runner: Arc<dyn HostRunner>,
     journal: Journal,
     nodes: Mutex<HashMap<SlotName, Node>>,
     commands: AtomicU64,
+    /// What all marks begin with, once it is known.
+    secret: Mutex<Option<String>>,
+    /// What an earlier process left is gone.
+    clean: tokio::sync::Mutex<bool>,
 }
 
-/// What a slot that was started once does now.
+/// A slot that was started once.
 #[derive(Debug)]
-enum Node {
+struct Node {
+    now: Now,
+    /// Listen to its main programs; each outlives its program for a moment, and is gone with the node.
+    listeners: JoinSet<()>,
+}
+
+#[derive(Debug)]
+enum Now {
     Up(Running),
     Down(SlotState),
 }
@@ -70,8 +88,6 @@ struct Running {
     instance: String,
     /// Ends the commands that run beside it.
     ended: Cancel,
-    /// Listen to the main program; gone with it.
-    _listeners: JoinSet<()>,
 }
 
 impl Drop for Running {
@@ -84,16 +100,21 @@ impl Supervisor {
     /// The unit as which a main program writes to the journal.
     pub const UNIT: &str = "main.service";
 
-    /// A supervisor of the slots of `pair`, whose main programs `runner` starts. `name` tells its processes from those of every other
-    /// supervisor on the host: the backend's directory, for example.
-    pub fn new(name: impl Into<String>, pair: SlotPair, runner: Arc<dyn HostRunner>) -> Self {
+    /// The file below the directory that holds what tells this supervisor's processes from all others: nobody else may read it.
+    pub const MARK: &str = "supervisor.mark";
+
+    /// A supervisor of the slots of `pair`, whose main programs `runner` starts. `dir` is the backend's own: a start makes it, and in it the
+    /// file [`MARK`](Self::MARK), which goes with the last slot that is forgotten.
+    pub fn new(dir: impl Into<PathBuf>, pair: SlotPair, runner: Arc<dyn HostRunner>) -> Self {
         Self {
-            name: name.into(),
+            dir: dir.into(),
             pair,
             runner,
             journal: Journal::default(),
             nodes: Mutex::default(),
             commands: AtomicU64::new(0),
+            secret: Mutex::default(),
+            clean: tokio::sync::Mutex::new(false),
         }
     }
 
@@ -102,81 +123,171 @@ impl Supervisor {
         &self.journal
     }
 
-    /// What the marks of a slot begin with.
-    fn mark(&self, slot: &SlotName) -> String {
-        format!("{}:{slot}:", self.name)
+    /// What all marks begin with, as the directory's file has it; `None` if there is none and it was not to be made.
+    fn secret(&self, make: bool) -> Result<Option<String>> {
+        let mut known = self.known();
+        if known.is_some() {
+            return Ok(known.clone());
+        }
+        let absent = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+        let io =
+            |cause| Error::new(ErrorKind::Io, "look at the supervisor's directory").with_path(&self.dir).because(cause);
+        if make {
+            std::fs::create_dir_all(&self.dir).map_err(io)?;
+        } else if self.dir.metadata().is_err_and(|error| absent(&error)) {
+            return Ok(None);
+        }
+        let (fs, file) = (NodeFs::open(&self.dir)?, NodePath::root().join(Self::MARK)?);
+        let kept = match fs.metadata(&file)? {
+            Some(_) => String::from_utf8(fs.read(&file, 64)?).ok().filter(|text| is_nonce(text)),
+            None => None,
+        };
+        *known = kept;
+        if known.is_none() && make {
+            let secret = nonce();
+            fs.write_atomic(&file, 0o600, secret.as_bytes())?;
+            *known = Some(secret);
+        }
+        Ok(known.clone())
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<String>> {
+        self.secret.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes the directory's file once nothing needs it any more: no slot, and no process of an earlier supervisor.
+    fn tidy(&self) {
+        // A start that is under way needs it.
+        let Ok(mut clean) = self.clean.try_lock() else { return };
+        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if nodes.is_empty()
+            && let Ok(Some(secret)) = self.secret(false)
+            && let Ok(0) = marked::count(&format!("{secret}:"))
+        {
+            let _ = std::fs::remove_file(self.dir.join(Self::MARK));
+            (*self.known(), *clean) = (None, false);
+        }
+    }
+
+    /// What the marks of a slot begin with; `None` if none was started. Each part of a mark ends in a colon, so that no mark begins
+    /// another's.
+    fn mark(&self, slot: &SlotName) -> Option<String> {
+        self.known().as_ref().map(|secret| format!("{secret}:{slot}:"))
+    }
+
+    /// Kills what runs for a slot, and does not wait for it.
+    fn kill(&self, slot: &SlotName) {
+        if let Some(mark) = self.mark(slot) {
+            let _ = marked::end_now(&mark);
+        }
     }
 
     /// The slots, those whose program ended by itself told as failed; what it left running ends, too.
     fn nodes(&self) -> MutexGuard<'_, HashMap<SlotName, Node>> {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         for (slot, node) in nodes.iter_mut() {
-            if let Node::Up(running) = node
+            if let Now::Up(running) = &mut node.now
                 && running.main.wait().now_or_never().is_some()
             {
-                *node = Node::Down(SlotState::Failed);
-                marked::end_now(&self.mark(slot));
+                node.now = Now::Down(SlotState::Failed);
+                self.kill(slot);
             }
         }
         nodes
     }
 
-    /// Starts a slot's main program, and says whether it did: one that runs is left alone. Needs a runtime.
+    /// Starts a slot's main program, and says whether it did: one that runs is left alone. The program has no input.
+    ///
+    /// The first start ends what an earlier process has left of the slots. A dropped future can be repeated.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Conflict`] while the other slot of the pair runs; [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`].
-    pub fn start(&self, slot: &SlotName, main: HostCommand) -> Result<bool> {
+    /// [`ErrorKind::InvalidSlot`] for a slot of another pair; [`ErrorKind::Conflict`] while the other slot of the pair runs;
+    /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`];
+    /// [`ErrorKind::Timeout`] and [`ErrorKind::Io`] if what was left does not go.
+    pub async fn start(&self, slot: &SlotName, main: HostCommand) -> Result<bool> {
+        let mut clean = self.clean.lock().await;
+        if !*clean {
+            if let Some(secret) = self.secret(true)? {
+                marked::end(&format!("{secret}:")).await?;
+            }
+            *clean = true;
+        }
+        self.launch(slot, main)
+    }
+
+    fn launch(&self, slot: &SlotName, main: HostCommand) -> Result<bool> {
         let mut nodes = self.nodes();
-        if let Some(Node::Up(_)) = nodes.get(slot) {
+        let up = |slot| nodes.get(slot).is_some_and(|node: &Node| matches!(node.now, Now::Up(_)));
+        if up(slot) {
             return Ok(false);
         }
-        if let Ok(other) = self.pair.other(slot)
-            && let Some(Node::Up(_)) = nodes.get(other)
-        {
+        let other = self.pair.other(slot)?;
+        if up(other) {
             return Err(Error::new(ErrorKind::Conflict, "start the slot").with_detail(format!("{other} is running")));
         }
-        let mut main = self.runner.stream(main.with_env(MARK, self.mark(slot)))?;
-        let mut listeners = JoinSet::new();
-        for output in [main.stdout.take(), main.stderr.take()].into_iter().flatten() {
-            let (journal, slot) = (self.journal.clone(), slot.clone());
-            listeners.spawn(async move { journal.copy(&slot, Self::UNIT, output).await });
-        }
+        let mark = self.mark(slot).map(|mark| format!("{mark}main:")).unwrap_or_default();
+        let mut main = self.runner.stream(main.with_env(MARK, mark))?;
+        main.stdin = None;
         let since = SystemTime::now();
         let nanos = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
         let instance = format!("{}.{nanos}", main.pid().unwrap_or_default());
-        let running = Running { main, since, instance, ended: Cancel::new(), _listeners: listeners };
-        nodes.insert(slot.clone(), Node::Up(running));
+        let outputs = [main.stdout.take(), main.stderr.take()];
+        let ended = Cancel::new();
+        let running = Running { main, since, instance, ended: ended.clone() };
+        let down = || Node { now: Now::Down(SlotState::Prepared), listeners: JoinSet::new() };
+        let node = nodes.entry(slot.clone()).or_insert_with(down);
+        node.now = Now::Up(running);
+        while node.listeners.try_join_next().is_some() {}
+        for output in outputs.into_iter().flatten() {
+            let (journal, slot, ended) = (self.journal.clone(), slot.clone(), ended.clone());
+            node.listeners.spawn(async move {
+                let late = async {
+                    ended.cancelled().await;
+                    sleep(LATE_OUTPUT).await;
+                };
+                tokio::select! {
+                    () = journal.copy(&slot, Self::UNIT, output) => {}
+                    () = late => {}
+                }
+            });
+        }
         Ok(true)
     }
 
-    /// Kills all that runs for a slot and waits until it is gone. Succeeds when nothing does. A dropped future can be repeated.
+    /// Kills all that runs for a slot, also what an earlier process has left, and waits until it is gone. Succeeds when nothing does. A dropped
+    /// future can be repeated.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Timeout`] if a process does not go.
+    /// [`ErrorKind::Timeout`] if a process does not go, [`ErrorKind::Io`] if the processes could not be looked at.
     pub async fn stop(&self, slot: &SlotName) -> Result<()> {
-        self.nodes().entry(slot.clone()).and_modify(|node| *node = Node::Down(SlotState::Stopped));
-        marked::end(&self.mark(slot)).await
+        self.nodes().entry(slot.clone()).and_modify(|node| node.now = Now::Down(SlotState::Stopped));
+        match self.secret(false)? {
+            Some(secret) => marked::end(&format!("{secret}:{slot}:")).await,
+            None => Ok(()),
+        }
     }
 
     /// Forgets a slot that was stopped, its journal included, as when it is destroyed. One that runs is killed.
     pub fn forget(&self, slot: &SlotName) {
-        if let Some(Node::Up(_)) = self.nodes().remove(slot) {
-            marked::end_now(&self.mark(slot));
+        let node = self.nodes().remove(slot);
+        if node.is_some_and(|node| matches!(node.now, Now::Up(_))) {
+            self.kill(slot);
         }
+        self.tidy();
         self.journal.forget(slot);
     }
 
-    /// How a slot is doing that is prepared: `Prepared` if it was never started.
+    /// How a slot is doing that is prepared: `Prepared` if this supervisor never started it.
     pub fn status(&self, slot: &SlotName) -> Status {
-        match self.nodes().get(slot) {
-            Some(Node::Up(running)) => {
+        match self.nodes().get(slot).map(|node| &node.now) {
+            Some(Now::Up(running)) => {
                 let status = Status::new(SlotState::Running).with_since(running.since);
                 let status = status.with_instance(&running.instance).with_detail("the main process runs");
                 running.main.pid().into_iter().fold(status, Status::with_main_pid)
             }
-            Some(Node::Down(state)) => Status::new(*state),
+            Some(Now::Down(state)) => Status::new(*state),
             None => Status::new(SlotState::Prepared),
         }
     }
@@ -184,8 +295,10 @@ impl Supervisor {
     /// The command with a mark of its own, and what ends it when the slot stops.
     fn beside(&self, slot: &SlotName, command: HostCommand) -> Result<(HostCommand, Cancel, String)> {
         let nodes = self.nodes();
-        let Some(Node::Up(running)) = nodes.get(slot) else { return Err(Error::new(ErrorKind::NotRunning, RUN)) };
-        let mark = format!("{}{}", self.mark(slot), self.commands.fetch_add(1, Ordering::Relaxed));
+        let (Some(Now::Up(running)), Some(mark)) = (nodes.get(slot).map(|node| &node.now), self.mark(slot)) else {
+            return Err(Error::new(ErrorKind::NotRunning, RUN));
+        };
+        let mark = format!("{mark}{}:", self.commands.fetch_add(1, Ordering::Relaxed));
         Ok((command.with_env(MARK, &mark), running.ended.clone(), mark))
     }
 
@@ -194,7 +307,8 @@ impl Supervisor {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotRunning`], with an unknown effect if the slot was stopped meanwhile; else as [`HostRunner::run`].
+    /// [`ErrorKind::NotRunning`], with an unknown effect if the slot was stopped meanwhile; as [`stop`](Self::stop) if what ran past its time
+    /// does not go; else as [`HostRunner::run`].
     pub async fn exec(&self, ctx: &OpCtx, slot: &SlotName, command: HostCommand) -> Result<ExecOutput> {
         let (command, ended, mark) = self.beside(slot, command)?;
         let mut cleanup = Cleanup(Some(mark.clone()));
@@ -229,7 +343,7 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         let slots: Vec<_> = self.nodes().drain().map(|(slot, _)| slot).collect();
         for slot in slots {
-            marked::end_now(&self.mark(&slot));
+            self.kill(&slot);
         }
     }
 }
@@ -240,7 +354,7 @@ struct Cleanup(Option<String>);
 impl Drop for Cleanup {
     fn drop(&mut self) {
         if let Some(mark) = &self.0 {
-            marked::end_now(mark);
+            let _ = marked::end_now(mark);
         }
     }
 }

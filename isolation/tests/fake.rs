@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use isolation::fake::FakeBackend;
 use isolation::{
-    Backend, BackendExt, ErrorKind, ExecOutput, ExecSpec, ExecStatus, HostPath, LogOptions, Mode, NodeRoot, NodeSpec,
-    OpCtx, Operation, Purpose, Ready, SlotName, SlotPair, SlotState, Status, node_path,
+    Backend, BackendExt, Effect, ErrorKind, ExecOutput, ExecSpec, ExecStatus, Grant, HostPath, LogOptions, Mode,
+    NodePath, NodeRoot, NodeSpec, OpCtx, Operation, Purpose, Ready, SlotName, SlotPair, SlotState, Status, node_path,
 };
 
 fn slot() -> SlotName {
@@ -106,4 +106,42 @@ async fn the_stateful_one_lives_a_life() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     assert_eq!(fake.status(&ctx, &slot).await.unwrap(), Status::default());
     assert!(root.dir().starts_with(dir.path()));
+}
+
+#[tokio::test]
+async fn a_preparation_that_failed_half_way_leaves_nothing_behind_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = FakeBackend::stateful(dir.path(), SlotPair::default());
+    let (ctx, slot) = (OpCtx::new(Duration::from_secs(60)), slot());
+    let mount = |target: &str| {
+        Grant::mount(Purpose::HostMount, HostPath::new("/usr").unwrap()).with_target(NodePath::new(target).unwrap())
+    };
+    let spec = |targets: &[&str]| {
+        NodeSpec::new(slot.clone()).with_grants(targets.iter().map(|target| mount(target)).collect())
+    };
+    let (root, _) = fake.prepare(&ctx, &spec(&["/x"])).await.unwrap();
+    // The second target is a directory with something in it.
+    root.fs().unwrap().create_dir_all(&node_path!("/full/of"), 0o755).unwrap();
+    let error = fake.prepare(&ctx, &spec(&["/y", "/full"])).await.unwrap_err();
+    assert_eq!(error.effect(), Effect::Partial, "{error}");
+    assert_eq!(fake.start(&ctx, &slot).await.unwrap_err().kind(), ErrorKind::NotPrepared);
+    let there = |name: &str| std::fs::symlink_metadata(root.dir().join(name)).is_ok();
+    let (_, report) = fake.prepare(&ctx, &spec(&["/x"])).await.unwrap();
+    assert!(report.changed);
+    assert_eq!([there("x"), there("y"), there("full/of")], [true, false, true]);
+    fake.start(&ctx, &slot).await.unwrap();
+    fake.destroy(&ctx, &slot).await.unwrap();
+    let left = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(left.filter(|name| name.starts_with("kube1")).count(), 0);
+}
+
+#[tokio::test]
+async fn files_that_can_not_be_looked_at_are_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    let fake = FakeBackend::stateful(dir.path().join("file/slots"), SlotPair::default());
+    let (ctx, slot) = (ctx(), slot());
+    assert_eq!(fake.destroy(&ctx, &slot).await.unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(fake.stop(&ctx, &slot).await.unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(fake.status(&ctx, &slot).await.unwrap_err().kind(), ErrorKind::Io);
 }

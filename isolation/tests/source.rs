@@ -128,6 +128,89 @@ fn limits_hold_and_damage_is_told() {
     assert_eq!(TarSource::unpack_reader(&[7; 600][..], limits, &node).unwrap_err().kind(), ErrorKind::Artifact);
 }
 
+/// The archive of one entry `kind` with `size` zeros in it; they are made while they are read, and counted.
+struct Zeros {
+    header: std::io::Cursor<Vec<u8>>,
+    left: u64,
+    read: u64,
+}
+
+impl Zeros {
+    fn new(kind: EntryType, size: u64) -> Self {
+        let mut header = Header::new_gnu();
+        header.set_path("././@LongLink").unwrap();
+        header.set_entry_type(kind);
+        header.set_size(size);
+        for zero in [Header::set_uid, Header::set_gid] {
+            zero(&mut header, 0);
+        }
+        header.set_mode(0o644);
+        header.set_cksum();
+        Self { header: std::io::Cursor::new(header.as_bytes().to_vec()), left: size, read: 0 }
+    }
+}
+
+impl std::io::Read for &mut Zeros {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let mut read = self.header.read(buf)?;
+        if read == 0 {
+            read = buf.len().min(usize::try_from(self.left).unwrap());
+            buf[..read].fill(0);
+            self.left -= read as u64;
+        }
+        self.read += read as u64;
+        Ok(read)
+    }
+}
+
+#[test]
+fn what_is_held_in_memory_is_bounded() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = NodeFs::open(dir.path()).unwrap();
+    for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader, EntryType::XGlobalHeader] {
+        let mut archive = Zeros::new(kind, 300 << 20);
+        let error = TarSource::unpack_reader(&mut archive, UnpackLimits::default(), &node).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Artifact, "{kind:?}");
+        assert!(error.to_string().ends_with("an entry's headers are too long"), "{kind:?}: {error}");
+        assert!(archive.read <= 2 << 20, "{kind:?}: {} bytes were read", archive.read);
+    }
+    // Content that the limits allow is none of that.
+    let mut archive = Zeros::new(EntryType::Regular, 3 << 20);
+    TarSource::unpack_reader(&mut archive, UnpackLimits::new(2, 3 << 20), &node).unwrap();
+    assert_eq!(fs::metadata(dir.path().join("@LongLink")).unwrap().len(), 3 << 20);
+}
+
+#[test]
+fn directories_that_are_implied_count() {
+    let deep = |depth: usize| {
+        let mut builder = Builder::new(Vec::new());
+        let mut header = Header::new_gnu();
+        header.set_entry_type(EntryType::Regular);
+        header.set_size(0);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        builder.append_data(&mut header, "d/".repeat(depth) + "file", &b""[..]).unwrap();
+        builder.into_inner().unwrap()
+    };
+    let unpack = |depth: usize, entries: u64| {
+        let dir = tempfile::tempdir().unwrap();
+        let node = NodeFs::open(dir.path()).unwrap();
+        let done = TarSource::unpack_reader(&deep(depth)[..], UnpackLimits::new(entries, 0), &node);
+        (done, fs::read_dir(dir.path()).unwrap().count())
+    };
+    unpack(200, 201).0.unwrap();
+    unpack(255, 1000).0.unwrap();
+    for (depth, entries, why) in
+        [(200, 200, "has too many entries"), (1, 1, "too many entries"), (256, 1000, "too deep")]
+    {
+        let (done, left) = unpack(depth, entries);
+        let error = done.unwrap_err();
+        assert_eq!((error.kind(), left), (ErrorKind::Artifact, 0), "{depth}: {error}");
+        assert!(error.to_string().ends_with(why), "{depth}: {error}");
+    }
+}
+
 #[tokio::test]
 async fn layers_hide_what_lies_below() {
     let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use conformance::isolation::{Caps, Fault, Footprint, Harness, Setup};
 use isolation::fake::FakeBackend;
 use isolation::{
     Backend, ExecOutput, ExecStream, HostCommand, HostRunner, LogStream, Mode, NodeSpec, OpCtx, Result, SlotLocks,
-    SlotName, SlotPair, SystemRunner, async_trait,
+    SlotName, SlotPair, Supervisor, SystemRunner, async_trait,
 };
 
 /// Runs programs and remembers which; can pretend that none is there.
@@ -126,7 +126,8 @@ fn can_mount() -> bool {
 fn footprint(dir: &Path) -> Footprint {
     let mut footprint = Footprint::new();
     footprint.add_files(dir);
-    let mark = format!("ISOLATION_FAKE={}:", dir.display()).into_bytes();
+    let Ok(secret) = std::fs::read_to_string(dir.join(Supervisor::MARK)) else { return footprint };
+    let mark = format!("ISOLATION_SLOT={secret}:").into_bytes();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let environ = std::fs::read(entry.path().join("environ")).unwrap_or_default();
         if environ.split(|byte| *byte == 0).any(|variable| variable.starts_with(&mark)) {

@@ -27,7 +27,7 @@ impl Bays {
     /// Slots below `dir`, whose node stack is the program `main`.
     pub fn new(dir: impl Into<PathBuf>, pair: SlotPair, main: HostCommand) -> Self {
         let slots = SlotStore::new(dir);
-        let nodes = Supervisor::new(slots.dir().to_string_lossy(), pair, Arc::new(SystemRunner::default()));
+        let nodes = Supervisor::new(slots.dir(), pair, Arc::new(SystemRunner::default()));
         Self { main, slots, nodes }
     }
 
@@ -40,8 +40,8 @@ impl Bays {
         HostRoot::new(slot.clone(), self.slots.root_dir(slot))
     }
 
-    fn up(&self, slot: &SlotName) -> Result<()> {
-        self.nodes.start(slot, self.main.clone().with_cwd(self.slots.root_dir(slot))).map(drop)
+    async fn up(&self, slot: &SlotName) -> Result<()> {
+        self.nodes.start(slot, self.main.clone().with_cwd(self.slots.root_dir(slot))).await.map(drop)
     }
 
     /// A command as a program of the host.
@@ -79,7 +79,7 @@ impl Backend for Bays {
     }
 
     async fn start(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let start = async { self.up(slot.slot()) };
+        let start = self.up(slot.slot());
         self.slots.lifecycle(ctx, Operation::Start, slot.slot(), start).await
     }
 
@@ -91,7 +91,7 @@ impl Backend for Bays {
     async fn restart(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
         let restart = async {
             self.nodes.stop(slot.slot()).await?;
-            self.up(slot.slot())
+            self.up(slot.slot()).await
         };
         self.slots.lifecycle(ctx, Operation::Restart, slot.slot(), restart).await
     }
@@ -108,7 +108,7 @@ impl Backend for Bays {
 
     async fn status(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<Status> {
         let look = async {
-            let prepared = self.slots.is_prepared(slot.slot());
+            let prepared = self.slots.is_prepared(slot.slot())?;
             Ok(if prepared { self.nodes.status(slot.slot()) } else { Status::default() })
         };
         ctx.bound("look at the slot", look).await

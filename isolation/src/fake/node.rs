@@ -1,6 +1,6 @@
 //! What a stateful fake keeps on disk for one slot.
 
-use crate::{Grant, GrantKind, IgnoredGrant, NodeFs, NodePath, NodeSpec, Result, UnitName, node_path};
+use crate::{Grant, GrantKind, IgnoredGrant, NodeFileKind, NodeFs, NodePath, NodeSpec, Result, UnitName, node_path};
 
 /// The configuration a slot is prepared with, as the fake would hand it to a service manager.
 pub(super) fn render(spec: &NodeSpec, after: &[UnitName]) -> String {
@@ -56,10 +56,11 @@ pub(super) fn link(root: &NodeFs, grants: &[Grant]) -> Result<()> {
     Ok(())
 }
 
-/// Removes the links of `grants`.
+/// Removes the links of `grants`, where there are any: a preparation that was cut short has not made all of them.
 pub(super) fn unlink(root: &NodeFs, grants: &[Grant]) -> Result<()> {
     for grant in grants.iter().filter(|grant| is_linked(grant)) {
-        if let Some(target) = grant.target() {
+        let Some(target) = grant.target() else { continue };
+        if root.metadata(&target)?.is_some_and(|found| found.kind == NodeFileKind::Symlink) {
             root.remove(&target)?;
         }
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::node;
+use crate::slot_store::is_there;
 use crate::{
     Effect, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, HostCommand, HostRoot, HostRunner, LogOptions,
     LogStream, NodeFs, NodePath, NodeSpec, OpCtx, PrepareReport, Reason, Requirements, Result, SlotName, SlotPair,
@@ -12,7 +13,8 @@ use crate::{
 };
 
 /// Below the directory: `<slot>/` is the root, `<slot>.conf` the configuration, `<slot>.json` the spec and
-/// the mark of a finished root, `<slot>.pid` the registration of a running one, `slot-<slot>.lock` its lock.
+/// the mark of a finished root, `<slot>.changing` what it is being brought to, `<slot>.pid` the registration of a running one,
+/// `slot-<slot>.lock` its lock.
 pub(super) struct Stateful {
     slots: SlotStore,
     pair: SlotPair,
@@ -100,23 +102,25 @@ impl Stateful {
     }
 
     pub(super) async fn start(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
-        self.slots.known(slot, "start the slot")?;
+        self.slots.startable(slot, "start the slot")?;
         let _guard = self.slots.lock(ctx, slot).await?;
         self.manager()?;
         self.up(slot).await
     }
 
     pub(super) async fn restart(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
-        self.slots.known(slot, "restart the slot")?;
+        self.slots.startable(slot, "restart the slot")?;
         let _guard = self.slots.lock(ctx, slot).await?;
+        self.slots.startable(slot, "restart the slot")?;
         self.manager()?;
         self.down(slot).await?;
         self.up(slot).await
     }
 
     async fn up(&self, slot: &SlotName) -> Result<()> {
-        self.slots.known(slot, "start the slot")?;
-        if !self.nodes.start(slot, HostCommand::new("sleep", ["infinity"]))? {
+        // Whoever held the slot may have destroyed it.
+        self.slots.startable(slot, "start the slot")?;
+        if !self.nodes.start(slot, HostCommand::new("sleep", ["infinity"])).await? {
             return Ok(());
         }
         let pid = self.nodes.status(slot).main_pid.map(|pid| pid.to_string()).unwrap_or_default();
@@ -140,7 +144,7 @@ impl Stateful {
     }
 
     pub(super) async fn stop(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
-        if !self.slots.is_prepared(slot) {
+        if !self.slots.is_prepared(slot)? {
             return Ok(());
         }
         let _guard = self.slots.lock(ctx, slot).await?;
@@ -149,8 +153,11 @@ impl Stateful {
     }
 
     pub(super) async fn destroy(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
-        let parts = ["json", "conf", "pid"].map(|suffix| self.file(slot, suffix));
-        if !self.slots.root_dir(slot).exists() && !parts.iter().any(|part| part.exists()) {
+        let mut there = is_there(&self.slots.root_dir(slot))?;
+        for suffix in ["json", "conf", "pid"] {
+            there |= is_there(&self.file(slot, suffix))?;
+        }
+        if !there {
             return Ok(());
         }
         let _guard = self.slots.lock(ctx, slot).await?;
@@ -164,7 +171,7 @@ impl Stateful {
 
     pub(super) fn status(&self, slot: &SlotName) -> Result<Status> {
         self.manager()?;
-        if !self.slots.is_prepared(slot) {
+        if !self.slots.is_prepared(slot)? {
             return Ok(Status::default());
         }
         Ok(self.nodes.status(slot))

@@ -1,5 +1,6 @@
 //! A tar archive, or several layers of them, unpacked with distrust.
 
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::Read;
@@ -14,11 +15,17 @@ use super::dir::own;
 use super::{RootfsSource, Stop, on_thread};
 use crate::{Error, ErrorKind, NodeFileKind, NodeFs, NodePath, OpCtx, Result};
 
+/// How much may be read for one entry besides the content of its file: headers, long names, extended attributes.
+const HEADERS: u64 = 1 << 20;
+
+/// How deep a tree may be.
+const MAX_DEPTH: usize = 256;
+
 /// How much an archive may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnpackLimits {
-    /// Entries, over all layers.
+    /// Entries, and directories that no entry names but that one lies in, over all layers.
     pub entries: u64,
     /// Bytes of file content, over all layers, holes of sparse files included.
     pub bytes: u64,
@@ -42,7 +49,8 @@ impl UnpackLimits {
 ///
 /// Owners are numeric, and modes, hard links and extended attributes are kept; a layer's whiteouts remove
 /// what lies below. An archive is somebody else's: absolute names, `..`, links that climb out, devices,
-/// names below a link, and more than the limits allow are refused as `Artifact`.
+/// names below a link, and more than the limits allow are refused as `Artifact`. So are a tree deeper than 256 and an entry with more than
+/// 1 MiB of headers, names and attributes: what unpacking holds in memory is bounded whatever the archive says.
 #[derive(Debug, Clone)]
 pub struct TarSource {
     layers: Vec<PathBuf>,
@@ -132,14 +140,18 @@ impl<'a> Unpack<'a> {
     }
 
     fn layer(&mut self, reader: impl Read) -> Result<()> {
-        let broken = |cause: std::io::Error| refuse(b"", "the archive is damaged").because(cause);
-        let mut archive = Archive::new(reader);
+        // The archive's reader takes names and attributes whole into memory, before there is an entry to look at.
+        let allowed = Cell::new(HEADERS);
+        let broken = |cause: std::io::Error| {
+            let why = if allowed.get() == 0 { "an entry's headers are too long" } else { "the archive is damaged" };
+            refuse(b"", why).because(cause)
+        };
+        let mut archive = Archive::new(Metered { inner: reader, stop: self.stop.clone(), allowed: &allowed });
         let mut fresh = HashSet::new();
         for entry in archive.entries().map_err(broken)? {
-            self.stop.check()?;
-            self.left.entries =
-                self.left.entries.checked_sub(1).ok_or_else(|| refuse(b"", "the archive has too many entries"))?;
-            self.entry(entry.map_err(broken)?, &mut fresh)?;
+            self.charge(1)?;
+            self.entry(entry.map_err(broken)?, &allowed, &mut fresh)?;
+            allowed.set(HEADERS);
         }
         for (path, mode) in self.modes.drain() {
             if self.dirs.contains(&path) {
@@ -149,7 +161,20 @@ impl<'a> Unpack<'a> {
         Ok(())
     }
 
-    fn entry<R: Read>(&mut self, mut entry: Entry<'_, R>, fresh: &mut HashSet<NodePath>) -> Result<()> {
+    /// Takes so many entries from what is left.
+    fn charge(&mut self, entries: u64) -> Result<()> {
+        self.stop.check()?;
+        let left = self.left.entries.checked_sub(entries);
+        self.left.entries = left.ok_or_else(|| refuse(b"", "the archive has too many entries"))?;
+        Ok(())
+    }
+
+    fn entry<R: Read>(
+        &mut self,
+        mut entry: Entry<'_, R>,
+        allowed: &Cell<u64>,
+        fresh: &mut HashSet<NodePath>,
+    ) -> Result<()> {
         let raw = entry.path_bytes().into_owned();
         let path = name(&raw)?;
         let kind = entry.header().entry_type();
@@ -183,8 +208,11 @@ impl<'a> Unpack<'a> {
                     .ok_or_else(|| refuse(&raw, "the archive holds too many bytes"))?;
                 self.clear(&path, false)?;
                 let (size, stop) = (entry.size(), self.stop.clone());
+                // Its content was charged, and goes to disk.
+                allowed.set(u64::MAX);
                 let mut content = Stoppable { inner: (&mut entry).take(size), stop };
                 let written = self.into.write_unsynced(&path, 0o600, &mut content)?;
+                allowed.set(HEADERS);
                 if written != size {
                     return Err(refuse(&raw, "it is shorter than its header says"));
                 }
@@ -226,24 +254,38 @@ impl<'a> Unpack<'a> {
 
     /// Makes the directories above `path`; none of them may be a link.
     fn parents(&mut self, path: &NodePath, raw: &[u8]) -> Result<()> {
-        let mut missing = Vec::new();
+        if path.components().count() > MAX_DEPTH {
+            return Err(refuse(raw, "it lies too deep"));
+        }
+        let mut unknown = Vec::new();
         let mut above = path.parent();
         while let Some(dir) = above {
             if self.dirs.contains(&dir) {
                 break;
             }
             above = dir.parent();
-            missing.push(dir);
+            unknown.push(dir);
         }
-        for dir in missing.into_iter().rev() {
-            match self.into.metadata(&dir)?.map(|found| found.kind) {
-                Some(NodeFileKind::Dir) => {}
-                Some(_) => return Err(refuse(raw, "it lies below a link or a file")),
-                None => self.into.create_dir_all(&dir, 0o755)?,
+        let deepest = unknown.first().cloned();
+        // From the top: where one is missing, so is everything below it.
+        let mut missing = false;
+        for dir in unknown.into_iter().rev() {
+            if !missing {
+                match self.into.metadata(&dir)?.map(|found| found.kind) {
+                    Some(NodeFileKind::Dir) => {}
+                    Some(_) => return Err(refuse(raw, "it lies below a link or a file")),
+                    None => missing = true,
+                }
+            }
+            if missing {
+                self.charge(1)?;
             }
             self.dirs.insert(dir);
         }
-        Ok(())
+        match deepest {
+            Some(dir) if missing => self.into.create_dir_all(&dir, 0o755),
+            _ => Ok(()),
+        }
     }
 
     /// Makes room for a new entry; a directory may stay for a directory.
@@ -289,7 +331,28 @@ impl<'a> Unpack<'a> {
     }
 }
 
-/// Reads until it is told to stop.
+/// Reads no more than is allowed at the moment, and until it is told to stop.
+struct Metered<'a, R> {
+    inner: R,
+    stop: Stop,
+    allowed: &'a Cell<u64>,
+}
+
+impl<R: Read> Read for Metered<'_, R> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.stop.check().map_err(std::io::Error::other)?;
+        let allowed = self.allowed.get();
+        if allowed == 0 {
+            return Err(std::io::Error::other("more than is allowed for one entry"));
+        }
+        let most = buf.len().min(usize::try_from(allowed).unwrap_or(usize::MAX));
+        let read = self.inner.read(&mut buf[..most])?;
+        self.allowed.set(allowed - read as u64);
+        Ok(read)
+    }
+}
+
+/// Reads until it is told to stop; a hole asks no reader below.
 struct Stoppable<R> {
     inner: R,
     stop: Stop,

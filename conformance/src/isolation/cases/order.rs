@@ -134,6 +134,27 @@ async fn one_after_the_other(bed: B) -> Outcome {
         let (done, ()) = tokio::join!(join_all(calls), release);
         done.into_iter().collect::<Outcome<Vec<()>>>()?;
     }
+    beside_a_destroy(&bed, &slot).await
+}
+
+/// What waited for a destroy finds nothing to start, and what came first is destroyed.
+async fn beside_a_destroy(bed: &B, slot: &SlotName) -> Outcome {
+    bed.start(slot).await?;
+    let held = if bed.harness().caps().fault_hold_lock { Some(bed.inject(Fault::HoldLock(slot)).await?) } else { None };
+    let release = async {
+        tokio::time::sleep(millis(300)).await;
+        drop(held);
+    };
+    let (ctx, calls) = (bed.ctx(), [Operation::Destroy, Operation::Start, Operation::Restart]);
+    let (done, ()) = tokio::join!(join_all(calls.map(|operation| call(bed, operation, &ctx, slot))), release);
+    for (operation, done) in calls.iter().zip(done) {
+        let step = format!("{operation} at once with others");
+        match done {
+            Err(error) if *operation != Operation::Destroy && error.kind() == ErrorKind::UnknownSlot => {}
+            done => ok(&step, done)?,
+        }
+    }
+    bed.state("after a destroy, a start and a restart at once", slot, &[SlotState::Absent]).await?;
     Ok(())
 }
 

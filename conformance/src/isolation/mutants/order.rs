@@ -37,6 +37,20 @@ fn waits() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "a start that waited for a destroy does not look again",
+            &["order::one_after_the_other"],
+            Hooks::new().start(|i, ctx, slot| async move {
+                let known = i.backend().status(&ctx, &slot).await?.state != SlotState::Absent;
+                match i.backend().start(&ctx, &slot).await {
+                    Err(error) if error.kind() == ErrorKind::UnknownSlot && known => {
+                        i.backend().prepare(&ctx, &i.spec(&slot)).await?;
+                        i.backend().start(&ctx, &slot).await
+                    }
+                    done => done,
+                }
+            }),
+        ),
+        Mutant::new(
             "a held slot counts as started",
             &["order::busy_at_the_deadline"],
             Hooks::new().start(|i, ctx, slot| async move {
