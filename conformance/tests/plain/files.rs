@@ -160,7 +160,8 @@ pub(super) async fn write(root: &OwnedFd, file: FileWrite<'_>) -> Result<(), Err
     }
     static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     let temporary = format!(".plain-{}", COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-    let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+    // Not for what another case starts meanwhile: a script that somebody can write to cannot be run.
+    let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let opened = openat2(&dir, temporary.as_str(), create, Mode::from_raw_mode(0o600), ResolveFlags::BENEATH);
     let opened = opened.map_err(|errno| unwritable(errno, &path))?;
     let mut guard = Temporary(&dir, Some(temporary.clone()));
