@@ -28,6 +28,20 @@ fn children(parent: i32) -> Vec<i32> {
     pids.filter(of_parent).collect()
 }
 
+/// Stops a process, waits until it stands still or is gone, and answers its children.
+fn stilled(pid: Pid) -> Vec<i32> {
+    let _ = kill_process(pid, Signal::STOP);
+    let raw = pid.as_raw_nonzero().get();
+    for _ in 0..500 {
+        let stat = std::fs::read_to_string(format!("/proc/{raw}/stat")).unwrap_or_default();
+        if stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['T', 't', 'Z', 'X'])) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    children(raw)
+}
+
 /// The first child of `parent`.
 pub(super) fn child_of(parent: i32) -> Option<i32> {
     children(parent).first().copied()
@@ -122,11 +136,11 @@ impl Group {
     }
 
     fn kill(&self) {
-        let _ = kill_process(self.nsenter, Signal::STOP);
-        let mut all = children(self.nsenter.as_raw_nonzero().get());
+        // Who stands still starts nobody behind the look at its children.
+        let mut all = stilled(self.nsenter);
         let mut at = 0;
-        while let Some(parent) = all.get(at) {
-            all.extend(children(*parent));
+        while let Some(parent) = all.get(at).copied() {
+            all.extend(Pid::from_raw(parent).map(stilled).unwrap_or_default());
             at += 1;
         }
         for pid in all.into_iter().filter_map(Pid::from_raw) {
