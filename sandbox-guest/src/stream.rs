@@ -95,10 +95,10 @@ impl Stream {
                 idle_since: Instant::now(),
                 parts: Vec::new(),
             };
-            stream
-                .send(&bootstrap(nonce, &config.env))
-                .await
-                .map_err(|e| lost("its shell took no script").caused_by(e))?;
+            if let Err(e) = stream.send(&bootstrap(nonce, &config.env)).await {
+                // A program that is no shell may be gone before it was told a word: how it went says more than the pipe.
+                return Err(stream.gone("its shell took no script").await.caused_by(e));
+            }
             let ready = stream.await_record(b'R').await?;
             stream.shell = parse_ready(&ready.payload)?;
             stream.err.scanner.next(|_| ())?;
@@ -128,9 +128,7 @@ impl Stream {
             }
             tokio::select! {
                 n = self.out.fill() => if n.map_err(|e| lost("its output broke").caused_by(e))? == 0 {
-                    let closed = timeout(Duration::from_secs(1), wait_closed(&mut self.closed)).await;
-                    let detail = closed.map_or_else(|_| String::from("its output ended"), |c| c.detail);
-                    return Err(lost(detail + &self.last_words().await));
+                    return Err(self.gone("its output ended").await);
                 },
                 n = self.err.fill(), if !self.err.ended => {
                     // Only kept: what it is, its own reader says.
@@ -141,6 +139,13 @@ impl Stream {
                 }
             }
         }
+    }
+
+    /// The error of a shell that is gone: how it went, or `otherwise` where nobody says, and its last words.
+    async fn gone(&mut self, otherwise: &str) -> Error {
+        let closed = timeout(Duration::from_secs(1), wait_closed(&mut self.closed)).await;
+        let detail = closed.map_or_else(|_| String::from(otherwise), |c| c.detail);
+        lost(detail + &self.last_words().await)
     }
 
     /// What stands on standard error of a shell that is gone, to be put behind how it went.
