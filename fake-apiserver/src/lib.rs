@@ -37,7 +37,7 @@
 //!   `Status` bodies with the reasons that clients branch on. Merge patch.
 //! * **Deletion**: `deletionTimestamp` and removal by the kubelet; at once for grace zero, a pod without a node and a
 //!   pod that is finished.
-//! * **Lists**: label and field selectors, `limit` and `continue` over one snapshot, 410 for a page that is too old;
+//! * **Lists**: label and field selectors, `limit` and `continue` over one snapshot, exactly a version, 410 for one that is too old;
 //!   metadata only when the client asks for that.
 //! * **Watches**: from a version, or from now with what is there; what enters or leaves a selector is added or deleted;
 //!   bookmarks, `timeoutSeconds`, `sendInitialEvents`; 410 as an error event.

@@ -116,7 +116,9 @@ fn list(shared: &Arc<Shared>, call: &Call, kind: &str, partial: bool) -> Reply {
             if asked > store.revision() {
                 return Err(Refusal::too_large_version(asked, store.revision()));
             }
-            Ok(store.list(&call.resource, call.namespace.as_deref(), &selector, limit))
+            let exactly = query.get("resourceVersionMatch").is_some_and(|how| how == "Exact");
+            let at = exactly.then_some(asked);
+            store.list(&call.resource, call.namespace.as_deref(), &selector, limit, at)
         }
     })?;
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});

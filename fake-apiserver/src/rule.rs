@@ -63,6 +63,7 @@ pub(crate) type Liar = Arc<dyn Fn(&mut Value) + Send + Sync>;
 pub(crate) enum Action {
     Serve,
     Answer(StatusCode),
+    AnswerPlain(StatusCode),
     Drop(Cut),
     Hang,
     /// Without a cut, the body stops and the connection stays.
@@ -79,6 +80,7 @@ impl fmt::Debug for Action {
         match self {
             Self::Serve => write!(f, "Serve"),
             Self::Answer(code) => write!(f, "Answer({code})"),
+            Self::AnswerPlain(code) => write!(f, "AnswerPlain({code})"),
             Self::Drop(cut) => write!(f, "Drop({cut:?})"),
             Self::Hang => write!(f, "Hang"),
             Self::CutAnswer(after, cut) => write!(f, "CutAnswer({after}, {cut:?})"),
@@ -187,6 +189,16 @@ impl Rule {
     #[must_use]
     pub fn answer(self, code: u16) -> Self {
         self.deed(Action::Answer(StatusCode::from_u16(code).expect("an HTTP status")))
+    }
+
+    /// Deed: as [`answer`](Self::answer), in plain text, as whoever is not the API server answers.
+    ///
+    /// # Panics
+    ///
+    /// If `code` is no HTTP status.
+    #[must_use]
+    pub fn answer_plain(self, code: u16) -> Self {
+        self.deed(Action::AnswerPlain(StatusCode::from_u16(code).expect("an HTTP status")))
     }
 
     /// Deed: the connection ends without an answer.

@@ -128,14 +128,16 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     async fn answer(&self, verdict: &Verdict, upgrade: Option<OnUpgrade>) -> Answer {
-        let harmful = matches!(verdict.action, Action::Answer(_) | Action::Drop(_) | Action::Hang);
+        let harmful =
+            matches!(verdict.action, Action::Answer(_) | Action::AnswerPlain(_) | Action::Drop(_) | Action::Hang);
         let answer = if harmful && !verdict.apply { None } else { Some(self.serve(verdict, upgrade).await) };
         for pause in &verdict.after {
             pause.take().await;
         }
         match (&verdict.action, answer) {
-            (Action::Answer(code), _) => {
-                let refusal = Refusal::scripted(*code, verdict.message.clone(), verdict.retry_after);
+            (Action::Answer(code) | Action::AnswerPlain(code), _) => {
+                let mut refusal = Refusal::scripted(*code, verdict.message.clone(), verdict.retry_after);
+                refusal.plain = matches!(verdict.action, Action::AnswerPlain(_));
                 Ok(refused(&refusal))
             }
             (Action::Hang, _) => std::future::pending().await,

@@ -152,26 +152,55 @@ impl Store {
 
     /// All objects of a kind, in the order of their names.
     pub(crate) fn select(&self, resource: &str, namespace: Option<&str>, selector: &Selector) -> Vec<Arc<Value>> {
-        let wanted = |key: &&Key| key.resource == resource && namespace.is_none_or(|n| key.namespace == n);
-        let objects = self.objects.iter().filter(|(key, _)| wanted(key)).map(|(_, object)| object);
-        objects.filter(|object| selector.matches(object)).cloned().collect()
+        chosen(&self.objects, resource, namespace, selector)
     }
 
-    /// A page of a list; the pages that follow come from the same moment.
-    pub(crate) fn list(&mut self, resource: &str, namespace: Option<&str>, selector: &Selector, limit: usize) -> Page {
-        let mut objects = self.select(resource, namespace, selector);
+    /// What was there when `revision` was the newest, or `None` when that is forgotten.
+    fn objects_at(&self, revision: u64) -> Option<BTreeMap<Key, Arc<Value>>> {
+        if revision < self.forgotten {
+            return None;
+        }
+        let mut objects = self.objects.clone();
+        for change in self.history.iter().rev().take_while(|change| change.revision > revision) {
+            match &change.before {
+                Some(before) => objects.insert(change.key.clone(), Arc::clone(before)),
+                None => objects.remove(&change.key),
+            };
+        }
+        Some(objects)
+    }
+
+    /// A page of a list, of now or of exactly `at`; the pages that follow come from the same moment.
+    pub(crate) fn list(
+        &mut self,
+        resource: &str,
+        namespace: Option<&str>,
+        selector: &Selector,
+        limit: usize,
+        at: Option<u64>,
+    ) -> Result<Page, Refusal> {
+        let revision = at.unwrap_or(self.revision);
+        let mut objects = match at {
+            None => self.select(resource, namespace, selector),
+            Some(at) => {
+                let there = self.objects_at(at).ok_or_else(|| {
+                    Refusal::expired(format!("The resourceVersion for the provided list is too old: {at}"))
+                })?;
+                chosen(&there, resource, namespace, selector)
+            }
+        };
         if limit == 0 || objects.len() <= limit {
-            return Page { revision: self.revision, objects, next: None, remaining: 0 };
+            return Ok(Page { revision, objects, next: None, remaining: 0 });
         }
         let rest = objects.split_off(limit);
         self.next_snapshot += 1;
         let id = self.next_snapshot;
         let remaining = rest.len();
-        self.snapshots.push_back(Snapshot { id, revision: self.revision, objects: rest });
+        self.snapshots.push_back(Snapshot { id, revision, objects: rest });
         if self.snapshots.len() > SNAPSHOTS {
             self.snapshots.pop_front();
         }
-        Page { revision: self.revision, objects, next: Some(token(id, 0)), remaining }
+        Ok(Page { revision, objects, next: Some(token(id, 0)), remaining })
     }
 
     pub(crate) fn list_on(&mut self, token_text: &str, limit: usize) -> Result<Page, Refusal> {
@@ -208,6 +237,17 @@ impl Store {
         let start = self.history.partition_point(|change| change.revision <= revision);
         Some(self.history.iter().skip(start).take(limit).cloned().collect())
     }
+}
+
+fn chosen(
+    objects: &BTreeMap<Key, Arc<Value>>,
+    resource: &str,
+    namespace: Option<&str>,
+    selector: &Selector,
+) -> Vec<Arc<Value>> {
+    let wanted = |key: &&Key| key.resource == resource && namespace.is_none_or(|n| key.namespace == n);
+    let objects = objects.iter().filter(|(key, _)| wanted(key)).map(|(_, object)| object);
+    objects.filter(|object| selector.matches(object)).cloned().collect()
 }
 
 fn token(id: u64, from: usize) -> String {

@@ -12,7 +12,7 @@ use crate::config::GuestConfig;
 use crate::pool::lock;
 use crate::quote::frame;
 use crate::record::Nonce;
-use crate::stream::{Shell, Stream, late, wait_closed};
+use crate::stream::{SendError, Shell, Stream, late, wait_closed};
 use crate::{Carrier, scripts};
 
 /// How long orders may go without an answer to any of them, reopening the stream included.
@@ -265,7 +265,7 @@ async fn open(
     stream.out.scanner.expect(nonce);
     stream.err.scanner.expect(nonce);
     let request = format!("{}__sbx_control {} {client}", scripts::control(), nonce.as_str());
-    let broke = |e: std::io::Error| Error::new(ErrorKind::Lost).caused_by(e);
+    let broke = |e: SendError| Error::new(ErrorKind::Lost).caused_by(e.into_inner());
     timeout_at(deadline, stream.send(&frame(request.as_bytes())))
         .await
         .map_err(|_| unopened(config))?
@@ -287,7 +287,7 @@ async fn ask(stream: &mut Stream, waiting: &mut Vec<(u64, Order)>) -> Result<(),
         lines.push_str(&format!("{serial} {} {pid} {start} {} {who}\n", order.signal, order.marker));
     }
     let late = |_| late("an order was not answered", ANSWER_TIME);
-    let broke = |e: std::io::Error| Error::new(ErrorKind::Lost).caused_by(e);
+    let broke = |e: SendError| Error::new(ErrorKind::Lost).caused_by(e.into_inner());
     timeout(ANSWER_TIME, stream.send(lines.as_bytes())).await.map_err(late)?.map_err(broke)?;
     while !waiting.is_empty() {
         let record = timeout(ANSWER_TIME, stream.await_record(b'A')).await.map_err(late)??;

@@ -136,6 +136,12 @@ impl Scanner {
         Ok(self.next(|_| ())?.map(Piece::Record))
     }
 
+    /// Takes what is held back because it could be the beginning of a record: where nothing comes any more, it was none.
+    pub(crate) fn rest(&mut self) -> BytesMut {
+        let at = self.held.len() - self.possible_prefix();
+        self.held.split_off(at)
+    }
+
     /// Forgets what is held back.
     pub(crate) fn discard(&mut self) {
         self.held.clear();

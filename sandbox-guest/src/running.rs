@@ -9,7 +9,7 @@ use crate::control::{Control, Who};
 use crate::guest::Inner;
 use crate::pool::{Lease, Pool, Turn};
 use crate::record::{Nonce, Record};
-use crate::stream::{Shell, Tries, late};
+use crate::stream::{SendError, Shell, Tries, late, lost};
 
 /// What to start.
 pub(crate) struct Start<'a> {
@@ -64,7 +64,9 @@ impl Running {
             let asked = Instant::now();
             match timeout_at(deadline, running.lease().stream.send(&request)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(e)) => {
+                // It may have all of it.
+                Ok(Err(SendError::Flush(e))) => return Err(lost("the stream broke behind the request").caused_by(e)),
+                Ok(Err(SendError::Write(e))) => {
                     // The shell needs the whole request before it runs anything, and did not get it.
                     turn = running.give_back();
                     tries.another(e)?;

@@ -62,6 +62,21 @@ impl Source {
     }
 }
 
+/// Why bytes may not have arrived.
+pub(crate) enum SendError {
+    /// The carrier has not taken all of them.
+    Write(io::Error),
+    /// It has, and failed then: they may have arrived.
+    Flush(io::Error),
+}
+
+impl SendError {
+    pub(crate) fn into_inner(self) -> io::Error {
+        let (Self::Write(error) | Self::Flush(error)) = self;
+        error
+    }
+}
+
 /// An open stream.
 pub(crate) struct Stream {
     pub(crate) stdin: Pin<Box<dyn AsyncWrite + Send>>,
@@ -97,7 +112,7 @@ impl Stream {
             };
             if let Err(e) = stream.send(&bootstrap(nonce, &config.env)).await {
                 // A program that is no shell may be gone before it was told a word: how it went says more than the pipe.
-                return Err(stream.gone("its shell took no script").await.caused_by(e));
+                return Err(stream.gone("its shell took no script").await.caused_by(e.into_inner()));
             }
             let ready = stream.await_record(b'R').await?;
             stream.shell = parse_ready(&ready.payload)?;
@@ -108,9 +123,9 @@ impl Stream {
     }
 
     /// Writes bytes whole.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stdin.write_all(bytes).await?;
-        self.stdin.flush().await
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), SendError> {
+        self.stdin.write_all(bytes).await.map_err(SendError::Write)?;
+        self.stdin.flush().await.map_err(SendError::Flush)
     }
 
     /// Waits for the next record on standard output; what comes before it is noise. The caller sets the deadline.
@@ -157,6 +172,7 @@ impl Stream {
                 _ => break,
             }
         }
+        said.extend_from_slice(&self.err.scanner.rest());
         said.truncate(LAST_WORDS);
         let said = readable(&said);
         if said.is_empty() { said } else { format!(": {said}") }

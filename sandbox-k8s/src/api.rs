@@ -1,6 +1,7 @@
 //! The API server's Pods of one namespace. Every request has a deadline of ours; what can be repeated is.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -8,15 +9,18 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{
-    Api, DeleteParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, PostParams, Preconditions,
-    VersionMatch, WatchEvent, WatchParams,
+    Api, DeleteParams, GetParams, ListParams, ObjectList, PartialObjectMeta, Patch, PatchParams, PostParams,
+    Preconditions, VersionMatch, WatchEvent, WatchParams,
 };
+use kube::core::{Request, Resource as _};
 use kube::{Client, Error as KubeError};
 use sandbox::{Error, ErrorKind};
+use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{api_error, has_code, is_transient, no_answer, retry_after, uncertain};
 use crate::names::PodId;
+use crate::request::{self, is_absent, no_such_pod};
 
 /// How many entries a page of a list has.
 const PAGE: u32 = 250;
@@ -30,7 +34,9 @@ const MAX_POD: usize = 1_572_864;
 pub(crate) struct Pods {
     pub(crate) client: Client,
     pub(crate) namespace: String,
+    /// For watches.
     api: Api<Pod>,
+    requests: Arc<Request>,
     request_timeout: Duration,
 }
 
@@ -41,6 +47,15 @@ pub(crate) enum Created {
     Mine(Box<Pod>),
     /// Somebody else's stands there.
     Taken,
+}
+
+/// What was asked for, unless the API server says that it is not there.
+fn there<T>(doing: &str, answer: Result<T, KubeError>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if no_such_pod(&error) => Ok(None),
+        Err(error) => Err(api_error(doing, error)),
+    }
 }
 
 /// Grows from try to try, with some chance in it so that many clients spread.
@@ -64,7 +79,8 @@ impl Backoff {
 impl Pods {
     pub(crate) fn new(client: Client, namespace: String, request_timeout: Duration) -> Self {
         let api = Api::namespaced(client.clone(), &namespace);
-        Self { client, namespace, api, request_timeout }
+        let requests = Arc::new(Request::new(Pod::url_path(&(), Some(&namespace))));
+        Self { client, namespace, api, requests, request_timeout }
     }
 
     /// One request, repeated until `deadline` where that can help.
@@ -114,8 +130,8 @@ impl Pods {
 
     /// The Pod of that name; `None` if there is none.
     pub(crate) async fn get(&self, name: &str, deadline: Instant) -> Result<Option<Pod>, Error> {
-        let doing = "get pods";
-        self.ask(doing, deadline, || self.api.get_opt(name)).await?.map_err(|e| api_error(doing, e))
+        let get = || request::send(&self.client, self.requests.get(name, &GetParams::default()));
+        there("get pods", self.ask("get pods", deadline, get).await?)
     }
 
     /// As [`get`](Self::get), within one request's time.
@@ -125,8 +141,8 @@ impl Pods {
 
     /// The metadata of the Pod of that name.
     pub(crate) async fn look(&self, name: &str) -> Result<Option<PartialObjectMeta<Pod>>, Error> {
-        let doing = "get pods";
-        self.ask(doing, self.soon(), || self.api.get_metadata_opt(name)).await?.map_err(|e| api_error(doing, e))
+        let get = || request::send(&self.client, self.requests.get_metadata(name, &GetParams::default()));
+        there("get pods", self.ask("get pods", self.soon(), get).await?)
     }
 
     /// Makes `pod`. An answer that is lost is made up for: the request is repeated, and whoever finds its own nonce in what is there
@@ -153,7 +169,8 @@ impl Pods {
     ) -> Result<Created, Error> {
         let doing = "create pods";
         let params = PostParams::default();
-        match self.ask_noting(doing, deadline, unsure, || self.api.create(&params, pod)).await? {
+        let create = || self.post(pod, &params);
+        match self.ask_noting(doing, deadline, unsure, create).await? {
             Ok(made) => Ok(Created::Mine(Box::new(made))),
             Err(error) if has_code(&error, 409) => {
                 let name = pod.metadata.name.clone().unwrap_or_default();
@@ -167,7 +184,7 @@ impl Pods {
                     _ => Ok(Created::Taken),
                 }
             }
-            Err(error) if has_code(&error, 404) => Err(Error::new(ErrorKind::Unavailable)
+            Err(error) if is_absent(&error) => Err(Error::new(ErrorKind::Unavailable)
                 .because(format!("the namespace {:?} does not exist", self.namespace))
                 .caused_by(error)),
             Err(error) => Err(api_error(doing, error)),
@@ -179,15 +196,19 @@ impl Pods {
         let doing = "patch pods";
         let patch = Patch::Merge(serde_json::json!({"metadata": {"uid": id.uid, "annotations": {key: value}}}));
         let params = PatchParams::default();
-        let answer = self.ask(doing, deadline, || self.api.patch_metadata(&id.name, &params, &patch)).await?;
-        answer.map(drop).map_err(|e| api_error(doing, e))
+        let patch = || request::send(&self.client, self.requests.patch_metadata(&id.name, &params, &patch));
+        self.ask(doing, deadline, patch).await?.map(|IgnoredAny| ()).map_err(|e| api_error(doing, e))
     }
 
-    /// Sends `pod` without having it made.
-    pub(crate) async fn rehearse(&self, pod: &Pod, deadline: Instant) -> Result<Result<(), KubeError>, Error> {
+    /// Sends `pod` without having it made; answers with what would be.
+    pub(crate) async fn rehearse(&self, pod: &Pod, deadline: Instant) -> Result<Result<Pod, KubeError>, Error> {
         let params = PostParams { dry_run: true, ..PostParams::default() };
-        let answer = self.ask("create pods (as a dry run)", deadline, || self.api.create(&params, pod)).await?;
-        Ok(answer.map(drop))
+        self.ask("create pods (as a dry run)", deadline, || self.post(pod, &params)).await
+    }
+
+    async fn post(&self, pod: &Pod, params: &PostParams) -> Result<Pod, KubeError> {
+        let text = serde_json::to_vec(pod).map_err(KubeError::SerdeError)?;
+        request::send(&self.client, self.requests.create(params, text)).await
     }
 
     /// Asks for that very Pod to be removed, in that `version` of it if there is one; answers whether there was no conflict: else it is
@@ -206,9 +227,10 @@ impl Pods {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        match self.ask(doing, deadline, || self.api.delete(&id.name, &params)).await.map_err(uncertain)? {
-            Ok(_) => Ok(true),
-            Err(error) if has_code(&error, 404) => Ok(true),
+        let delete = || request::send(&self.client, self.requests.delete(&id.name, &params));
+        match self.ask(doing, deadline, delete).await.map_err(uncertain)? {
+            Ok(IgnoredAny) => Ok(true),
+            Err(error) if no_such_pod(&error) => Ok(true),
             Err(error) if has_code(&error, 409) => Ok(false),
             Err(error) => Err(uncertain(api_error(doing, error))),
         }
@@ -232,7 +254,8 @@ impl Pods {
             (None, Some(at)) => params = params.at(at).matching(VersionMatch::Exact),
             (None, None) => {}
         }
-        match self.ask(doing, deadline, || self.api.list_metadata(&params)).await? {
+        let list = || request::send(&self.client, self.requests.list_metadata(&params));
+        match self.ask(doing, deadline, list).await? {
             Ok(page) => Ok(Some(page)),
             Err(error) if has_code(&error, 410) => Ok(None),
             Err(error) => Err(api_error(doing, error)),

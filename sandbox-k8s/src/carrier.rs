@@ -1,7 +1,6 @@
 //! Streams to shells inside one Pod.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +15,8 @@ use kube::core::{Request, Resource as _};
 use sandbox::{Death, Error, ErrorKind};
 use sandbox_guest::{Carrier, CarrierStream, FarEnds};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::api::Pods;
 use crate::error::{api_error, no_answer};
@@ -246,8 +245,9 @@ async fn look_after(shared: Weak<Shared>) {
             }
         }
         match shared.ask(Instant::now() + SETTLE).await {
-            Ok(Some(_)) => return,
-            Ok(None) => answered = Instant::now(),
+            Ok(Some(_)) if shared.known().is_some() => return,
+            // One that is about to end has streams until it has.
+            Ok(_) => answered = Instant::now(),
             Err(error) if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded) => {
                 answered = Instant::now();
             }
@@ -276,24 +276,30 @@ impl Carrier for K8sCarrier {
     }
 }
 
-/// The output of a shell, which counts among those that start until its first byte, its end, or for [`FIRST_WORD`].
+/// The output of a shell, which counts among those that start until its first byte, its end, or for [`FIRST_WORD`]: also while nobody
+/// reads it, since it takes in no more.
 struct FirstWord {
     output: Pin<Box<dyn AsyncRead + Send>>,
-    starts: Option<(OwnedSemaphorePermit, Pin<Box<Sleep>>)>,
+    /// Dropped, the shell counts no more.
+    starts: Option<oneshot::Sender<()>>,
 }
 
 impl FirstWord {
     fn new(output: Pin<Box<dyn AsyncRead + Send>>, turn: OwnedSemaphorePermit) -> Self {
-        Self { output, starts: Some((turn, Box::pin(sleep(FIRST_WORD)))) }
+        let (starts, heard) = oneshot::channel::<()>();
+        // Ends with the first word, with this output, or when its time is over.
+        tokio::spawn(async move {
+            let _turn = turn;
+            let _ = timeout(FIRST_WORD, heard).await;
+        });
+        Self { output, starts: Some(starts) }
     }
 }
 
 impl AsyncRead for FirstWord {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let outcome = self.output.as_mut().poll_read(cx, buf);
-        if let Some((_, patience)) = &mut self.starts
-            && (outcome.is_ready() || patience.as_mut().poll(cx).is_ready())
-        {
+        if outcome.is_ready() {
             self.starts = None;
         }
         outcome

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use sandbox::{Effect, Error, ErrorKind};
 
+use crate::request::is_absent;
+
 /// The longest message that is taken over from the API server.
 const MAX_MESSAGE: usize = 2048;
 /// The longest that a server's wish to be left alone is heeded.
@@ -24,6 +26,8 @@ pub(crate) fn api_error(doing: &str, error: kube::Error) -> Error {
         413 | 422 => ErrorKind::InvalidSpec,
         409 => ErrorKind::Busy,
         408 | 429 | 500..=599 => ErrorKind::Unavailable,
+        // Somebody on the way who does not know the API server.
+        404 if !is_absent(&error) => ErrorKind::Unavailable,
         _ => ErrorKind::Other,
     };
     let message: String =
@@ -39,7 +43,11 @@ pub(crate) fn no_answer(doing: &str, after: Duration) -> Error {
 /// Whether asking again can help, without knowing what the request was.
 pub(crate) fn is_transient(error: &kube::Error) -> bool {
     match error {
-        kube::Error::Api(status) => matches!(status.code, 408 | 429 | 500 | 502..=504),
+        kube::Error::Api(status) => match status.code {
+            408 | 429 | 500 | 502..=504 => true,
+            404 => !is_absent(error),
+            _ => false,
+        },
         // The last is an answer that was cut short: what it was to is done none the less.
         kube::Error::HyperError(_)
         | kube::Error::Service(_)

@@ -149,7 +149,7 @@ fn read(result: &ExecResult) -> Result<Result<ImageReport, Error>, Error> {
     Ok(Ok(ImageReport {
         missing: of(NEEDED),
         missing_for_files: of(FOR_FILES),
-        bash: bash.chars().take(16).collect(),
+        bash: bash.chars().filter(|c| c.is_ascii_digit() || *c == '.').take(16).collect(),
         user: user.parse().unwrap_or(u32::MAX),
     }))
 }

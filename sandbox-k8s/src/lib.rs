@@ -119,6 +119,7 @@ mod preflight;
 mod provider;
 mod pump;
 mod reclaim;
+mod request;
 mod sessions;
 mod stamp;
 mod state;

@@ -78,7 +78,7 @@ impl Call<'_> {
         loop {
             let (first, mine) = match pods.get(&self.name, deadline).await? {
                 Some(pod) => {
-                    stamp::check_ours(&pod, config, &spec.session)?;
+                    stamp::check_ours(&pod.metadata, config, &spec.session)?;
                     self.pass_on(&pod).await;
                     (pod, false)
                 }
@@ -96,7 +96,9 @@ impl Call<'_> {
                     self.note_removal(&first);
                     let grace = first.metadata.deletion_grace_period_seconds.unwrap_or_default();
                     let patience = Duration::from_secs(u64::try_from(grace).unwrap_or_default()) + ENDING;
-                    wait::gone(pods, &id, deadline.min(Instant::now() + patience)).await?;
+                    // Whoever removes it says how long that may take, and can say anything.
+                    let until = Instant::now().checked_add(patience).map_or(deadline, |until| until.min(deadline));
+                    wait::gone(pods, &id, until).await?;
                     continue;
                 }
                 // What is dead for good is replaced, whatever it was made to.
@@ -243,6 +245,9 @@ impl Call<'_> {
                 return Err(error);
             }
         };
+        if let Err(error) = stamp::check_kept(&made, &place.config) {
+            return Err(self.reclaim(&made, true, None, error).await);
+        }
         if let (Some(gates), Some(token)) = (gates, &making.token) {
             // Only now: before, the token of somebody else's gate would be valid no longer.
             let persisted = timeout_at(deadline, gates.minter.persist(&spec.session, token)).await;
@@ -274,7 +279,12 @@ impl Call<'_> {
     ///
     /// What this call has made stays if nobody knows whether it can be used: others may be at work in it.
     async fn enter(&self, pod: &Pod, mine: bool) -> Result<Option<Arc<Live>>, Error> {
-        let live = self.k8s.handle(&self.spec.session, pod)?;
+        let live = match self.k8s.handle(&self.spec.session, pod) {
+            Ok(live) => live,
+            // Something on the way has made of it what is no sandbox.
+            Err(error) if mine => return Err(self.reclaim(pod, true, None, error).await),
+            Err(error) => return Err(error),
+        };
         let mut last = None;
         loop {
             let entering = async {

@@ -22,6 +22,8 @@ const NETSETUP_SCRIPT: &str = include_str!("scripts/netsetup.sh");
 const MAX_BINARY_ENV: usize = 192 * 1024;
 /// The longest detail of an earlier death.
 const MAX_DETAIL: usize = 1024;
+/// The longest note that an earlier sandbox is no more: each of its characters can take twelve bytes.
+pub(crate) const MAX_NOTE: usize = 12 * MAX_DETAIL + 256;
 
 /// What tells this making of a sandbox from every other one.
 #[derive(Debug, Clone)]

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::error::{api_error, has_code};
 use crate::pod::{self, Making};
 use crate::provider::K8sProvider;
+use crate::stamp;
 
 /// The oldest server that the family is made for: 1.29.
 const OLDEST: (u32, u32) = (1, 29);
@@ -173,7 +174,10 @@ impl K8sProvider {
             Some(Finding::new(FindingKind::PodRefused, "the server refuses the Pod of this spec".to_owned(), why))
         };
         Ok(match place.pods.rehearse(&pod, deadline).await? {
-            Ok(()) => None,
+            Ok(pod) => stamp::check_kept(&pod, &place.config).err().map(|error| {
+                let what = "the server does not keep the Pod of this spec as it is".to_owned();
+                Finding::new(FindingKind::PodRefused, what, error.reason().unwrap_or_default())
+            }),
             // The session is there already, so that the server took its Pod before.
             Err(error) if has_code(&error, 409) => None,
             Err(error) => fatal(error),

@@ -191,7 +191,7 @@ impl K8s {
     async fn find(&self, session: &SessionId) -> Result<Arc<Live>, Error> {
         let absent = || Error::new(ErrorKind::NotFound);
         let Some(pod) = self.place.pods.get_soon(&pod_name(session)).await? else { return Err(absent()) };
-        stamp::check_ours(&pod, &self.place.config, session)?;
+        stamp::check_ours(&pod.metadata, &self.place.config, session)?;
         stamp::sandbox(&pod)?;
         match state(&pod) {
             State::Ready => self.handle(session, &pod),
@@ -220,12 +220,22 @@ impl K8s {
         Ok(())
     }
 
+    /// The session's own Pod, by its name.
+    async fn own(&self, session: &SessionId, deadline: Instant) -> Option<PodId> {
+        let place = &self.place;
+        let name = pod_name(session);
+        let metadata = timeout_at(deadline, place.pods.look(&name)).await.ok()?.ok()??.metadata;
+        stamp::check_ours(&metadata, &place.config, session).ok()?;
+        Some(PodId { name: metadata.name?, uid: metadata.uid? })
+    }
+
     async fn remove_labelled(&self, session: &SessionId, deadline: Instant) -> Result<(), Error> {
         let place = &self.place;
         // First, also where nothing is owned: it can be repeated, and a failed removal is, with this before it.
         self.revoke(session, deadline).await?;
         let selector = Keys::of(&place.config).selector(&place.config.deployment, Some(session));
         let mut from: Option<String> = None;
+        let mut first = true;
         let mut backoff = Backoff::new();
         let mut failed = Vec::new();
         loop {
@@ -240,11 +250,20 @@ impl K8s {
                 }
                 continue;
             };
-            let found = page
-                .items
-                .into_iter()
-                .filter_map(|entry| Some(PodId { name: entry.metadata.name?, uid: entry.metadata.uid? }));
+            from = page.metadata.continue_.filter(|token| !token.is_empty());
+            let found = page.items.into_iter();
+            let mut found: Vec<_> = found
+                .filter_map(|entry| Some(PodId { name: entry.metadata.name?, uid: entry.metadata.uid? }))
+                .collect();
+            // How long the others take, and how many they are, is up to whoever put the labels on them.
+            let own = pod_name(session);
+            found.sort_by_key(|id| id.name != own);
+            if first && from.is_some() && !found.iter().any(|id| id.name == own) {
+                found.splice(0..0, self.own(session, deadline).await);
+            }
+            first = false;
             let removals: Vec<_> = found
+                .into_iter()
                 .map(|id| {
                     let place = Arc::clone(place);
                     async move { wait::remove(&place.pods, &place.config, &id, true, deadline).await }
@@ -252,7 +271,6 @@ impl K8s {
                 .collect();
             let ended: Vec<_> = stream::iter(removals).buffer_unordered(REMOVALS).collect().await;
             failed.extend(ended.into_iter().filter_map(Result::err));
-            from = page.metadata.continue_.filter(|token| !token.is_empty());
             if from.is_none() {
                 return joined(failed).map_or(Ok(()), Err);
             }

@@ -6,7 +6,7 @@ use sandbox::{Env, Error, ErrorKind, Recreated, SandboxPath, SessionId, Spec};
 
 use crate::config::K8sConfig;
 use crate::names::{Key, Keys, NETSETUP, SANDBOX};
-use crate::pod::{bound, fingerprint, is_cut_off, networking_label};
+use crate::pod::{MAX_NOTE, bound, fingerprint, is_cut_off, networking_label};
 
 /// What a handle needs to know of a Pod.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub(crate) fn annotation<'a>(pod: &'a Pod, keys: &Keys, key: Key) -> Option<&'a 
 }
 
 /// Refuses a Pod that has the session's name and is not the session's: the name locates, the labels prove.
-pub(crate) fn check_ours(pod: &Pod, config: &K8sConfig, session: &SessionId) -> Result<(), Error> {
+pub(crate) fn check_ours(metadata: &ObjectMeta, config: &K8sConfig, session: &SessionId) -> Result<(), Error> {
     let keys = Keys::of(config);
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let name = metadata.name.as_deref().unwrap_or_default();
     for (key, wanted) in [(Key::Session, session.as_str()), (Key::Deployment, &config.deployment)] {
-        let found = label(&pod.metadata, &keys, key);
+        let found = label(metadata, &keys, key);
         if found != Some(wanted) {
             let found = found.map_or_else(|| "is missing".to_owned(), |value| format!("is {value:?}"));
             return Err(Error::new(ErrorKind::NotOurs)
@@ -58,11 +58,24 @@ pub(crate) fn check_spec(pod: &Pod, config: &K8sConfig, spec: &Spec) -> Result<(
     if config.runtime_class.is_some() && there.runtime_class_name != config.runtime_class {
         return refuse("runtime_class");
     }
+    if check_kept(pod, config).is_err() {
+        return refuse("user_namespaces");
+    }
     if annotation(pod, &keys, Key::Bound) != Some(&bound(spec)) {
         tracing::warn!(
             session = spec.session.as_str(),
             "the sandbox keeps the variables and the hardening it was made with; the spec has others"
         );
+    }
+    Ok(())
+}
+
+/// Refuses a Pod from which the API server has dropped what it does not know: it says nothing of that.
+pub(crate) fn check_kept(pod: &Pod, config: &K8sConfig) -> Result<(), Error> {
+    let kept = pod.spec.as_ref().is_some_and(|spec| spec.host_users == Some(false));
+    if config.user_namespaces == Some(true) && !kept {
+        let why = "user_namespaces: the API server does not know them (it has dropped `hostUsers` from the Pod)";
+        return Err(Error::new(ErrorKind::Unsupported).because(why));
     }
     Ok(())
 }
@@ -91,9 +104,10 @@ pub(crate) fn sandbox(pod: &Pod) -> Result<&Container, Error> {
     containers.find(|container| container.name == SANDBOX).ok_or_else(absent)
 }
 
-/// Why an earlier sandbox is no more, as the Pod tells; what is no such note is none.
+/// Why an earlier sandbox is no more, as the Pod tells; what is no such note, as we write it, is none.
 pub(crate) fn recreated(pod: &Pod, config: &K8sConfig) -> Option<Recreated> {
-    serde_json::from_str(annotation(pod, &Keys::of(config), Key::Recreated)?).ok()
+    let note = annotation(pod, &Keys::of(config), Key::Recreated).filter(|note| note.len() <= MAX_NOTE)?;
+    serde_json::from_str(note).ok()
 }
 
 /// Reads what a handle needs.

@@ -266,10 +266,14 @@ mod tests {
         for name in ["path", "MY_PATH", "PATH_", "HTTP_PROXY_URL", "MY_HTTP_PROXY"] {
             assert!(!Env::is_reserved(name), "{name}");
         }
-        for name in
-            ["PATH", "LD_PRELOAD", "LD_ANY", "BASH_ENV", "IFS", "NO_PROXY", "no_proxy", "TMPDIR", "KUBERNETES_PORT"]
-        {
+        let all = "PATH BASH_ENV ENV IFS SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND CDPATH GLOBIGNORE POSIXLY_CORRECT HOME TMPDIR \
+                   LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_ANY BASH_FUNC_read%% BASH_FUNC_x MALLOC_CHECK_ GLIBC_TUNABLES GCONV_PATH \
+                   LOCPATH NODE_OPTIONS PYTHONSTARTUP PERL5OPT RUBYOPT JAVA_TOOL_OPTIONS KUBERNETES_PORT \
+                   HTTP_PROXY HTTPS_PROXY NO_PROXY ALL_PROXY http_proxy https_proxy no_proxy all_proxy";
+        for name in all.split_whitespace() {
             assert!(Env::is_reserved(name), "{name}");
+            let (env, dropped) = Env::from_untrusted([(name, "1")]);
+            assert!(env.is_empty() && dropped.len() == 1, "{name}");
         }
     }
 }

@@ -170,6 +170,11 @@ mod tests {
         assert_eq!(names("NET_RAW,net_raw,CHOWN"), ["NET_RAW", "CHOWN"]);
         assert_eq!(names("CHOWN,ALL"), ["ALL"]);
         assert!(names("none").is_empty() && names("NONE").is_empty() && names("").is_empty());
+        let told = |list: &str| {
+            let error = CapDrop::parse(list).expect_err(list);
+            assert_eq!(error.kind(), ErrorKind::InvalidSpec);
+            error.reason().expect("a reason").to_owned()
+        };
         for list in [
             "NET_RAW,",
             ",",
@@ -183,7 +188,9 @@ mod tests {
             "none,CHOWN",
             "CAP_",
         ] {
-            assert_eq!(CapDrop::parse(list).expect_err(list).kind(), ErrorKind::InvalidSpec);
+            let reason = told(list);
+            let names_it = list.split(',').any(|name| reason.contains(&format!("{:?}", name.trim())));
+            assert!(names_it, "{list:?}: {reason}");
         }
         assert_eq!(CapDrop::all().iter().count(), 41);
     }
@@ -199,6 +206,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_said_is_the_default() {
+        let Hardening { pids, cpu_millis, memory_bytes, disk_bytes, cap_drop, run_as_user, .. } = Hardening::default();
+        assert_eq!((pids, cpu_millis), (Limit::Preferred(512), Limit::Preferred(2000)));
+        assert_eq!((memory_bytes, disk_bytes), (Limit::Off, Limit::Off));
+        assert_eq!(cap_drop.names(), ["NET_RAW", "SETUID", "SETGID"]);
+        assert_eq!(run_as_user, None);
+        assert_eq!(serde_json::from_str::<Hardening>("{}").unwrap(), Hardening::default());
+        // Off is said, and stays so.
+        for field in ["pids", "cpu_millis", "memory_bytes", "disk_bytes"] {
+            let json = serde_json::json!({ field: "off" });
+            let read: Hardening = serde_json::from_value(json).unwrap_or_else(|e| panic!("{field}: {e}"));
+            let limits = [read.pids, read.cpu_millis, read.memory_bytes, read.disk_bytes];
+            assert!(limits.contains(&Limit::Off), "{field}: {read:?}");
+        }
+    }
+
+    #[test]
     fn values_out_of_range() {
         let with = |change: fn(&mut Hardening)| {
             let mut h = Hardening::none();
@@ -208,16 +232,22 @@ mod tests {
         for uid in [0, 1, 65534, Hardening::MAX_ID] {
             Hardening { run_as_user: Some(uid), ..Hardening::none() }.validate().unwrap();
         }
-        for bad in [
-            with(|h| h.run_as_user = Some(2_147_483_648)),
-            with(|h| h.run_as_group = Some(u32::MAX)),
-            with(|h| h.fs_group = Some(u32::MAX)),
-            with(|h| h.pids = Limit::Required(0)),
-            with(|h| h.memory_bytes = Limit::Preferred(u64::MAX)),
-            with(|h| h.cpu_millis = Limit::Required(9_223_372_036_854_775)),
-            with(|h| (h.run_as_non_root, h.run_as_user) = (true, Some(0))),
+        for (bad, value, rule) in [
+            (with(|h| h.run_as_user = Some(2_147_483_648)), "run_as_user 2147483648", "at most 2147483647"),
+            (with(|h| h.run_as_group = Some(u32::MAX)), "run_as_group 4294967295", "at most 2147483647"),
+            (with(|h| h.fs_group = Some(u32::MAX)), "fs_group 4294967295", "at most 2147483647"),
+            (with(|h| h.pids = Limit::Required(0)), "pids 0", "above 0"),
+            (with(|h| h.cpu_millis = Limit::Preferred(0)), "cpu_millis 0", "above 0"),
+            (with(|h| h.memory_bytes = Limit::Required(0)), "memory_bytes 0", "above 0"),
+            (with(|h| h.disk_bytes = Limit::Required(0)), "disk_bytes 0", "above 0"),
+            (with(|h| h.memory_bytes = Limit::Preferred(u64::MAX)), "memory_bytes 18446744073709551615", "at most"),
+            (with(|h| h.cpu_millis = Limit::Required(9_223_372_036_854_775)), "cpu_millis 9223372036854775", "at most"),
+            (with(|h| (h.run_as_non_root, h.run_as_user) = (true, Some(0))), "run_as_user 0", "run_as_non_root"),
         ] {
-            assert_eq!(bad.validate().expect_err(&format!("{bad:?}")).kind(), ErrorKind::InvalidSpec);
+            let error = bad.validate().expect_err(&format!("{bad:?}"));
+            assert_eq!(error.kind(), ErrorKind::InvalidSpec);
+            let reason = error.reason().expect("a reason");
+            assert!(reason.contains(value) && reason.contains(rule), "{value}, {rule}: {reason}");
         }
     }
 }

@@ -151,7 +151,13 @@ mod tests {
             "::1",
             "é",
         ] {
-            assert_eq!(AllowedHost::new(host).expect_err(host).kind(), ErrorKind::InvalidSpec);
+            let error = AllowedHost::new(host).expect_err(host);
+            assert_eq!(error.kind(), ErrorKind::InvalidSpec);
+            let reason = error.reason().expect("a reason");
+            assert!(
+                reason.contains(&*quoted(host.as_bytes())) && reason.contains("no scheme, port or path"),
+                "{host:?}: {reason}"
+            );
         }
     }
 

@@ -16,16 +16,19 @@ const fn need(program: &'static str, package: &'static str) -> Need {
     Need { program, package }
 }
 
+pub(crate) const SHELLCHECK: Need = need("shellcheck", "shellcheck");
+
 /// What the tests of the workspace use.
 pub(crate) const FOR_TESTS: &[Need] = &[
     need("unshare", "util-linux"),
     need("bash", "bash"),
     need("busybox", "busybox-static"),
-    need("shellcheck", "shellcheck"),
+    SHELLCHECK,
     need("ps", "procps"),
     need("setfacl", "acl"),
     need("bwrap", "bubblewrap"),
     need("tar", "tar"),
+    need("perl", "perl-base"),
 ];
 
 /// What a cluster is made of, besides Kubernetes itself.

@@ -88,6 +88,23 @@ async fn a_page_that_is_too_old_is_410() {
 }
 
 #[tokio::test]
+async fn exactly_a_version_is_what_was_there_then() {
+    let (api, pods) = filled(4).await;
+    let then = pods.list(&ListParams::default()).await.unwrap();
+    let version = then.metadata.resource_version.clone().unwrap();
+    pods.delete("pod-01", &DeleteParams::default().grace_period(0)).await.unwrap();
+    pods.create(&PostParams::default(), &labelled("pod-00b", &[])).await.unwrap();
+    let params = ListParams::default().at(&version).matching(kube::api::VersionMatch::Exact);
+    let first = pods.list(&params.clone().limit(2)).await.unwrap();
+    assert_eq!(names(&first.items), ["pod-00", "pod-01"]);
+    assert_eq!(first.metadata.resource_version.as_ref(), Some(&version));
+    let next = ListParams::default().continue_token(first.metadata.continue_.as_deref().unwrap());
+    assert_eq!(names(&pods.list(&next).await.unwrap().items), ["pod-02", "pod-03"]);
+    api.compact();
+    assert_eq!(refusal(pods.list(&params).await), (410, "Expired".to_owned()));
+}
+
+#[tokio::test]
 async fn a_version_from_the_future_is_refused() {
     let (_api, pods) = filled(1).await;
     let params = ListParams::default().at("999999").matching(kube::api::VersionMatch::NotOlderThan);

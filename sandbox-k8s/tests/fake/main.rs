@@ -12,6 +12,7 @@ mod listing;
 mod lost;
 mod reclaim;
 mod shells;
+mod strangers;
 mod stream;
 mod table;
 mod uid;

@@ -72,6 +72,32 @@ async fn a_shell_starts_until_its_first_word_but_holds_up_others_for_two_seconds
 }
 
 #[tokio::test]
+async fn nor_does_one_that_takes_nothing_in() {
+    let bed = Bed::new().await;
+    let provider = bed.provider_with(|config| config.max_opening = 1);
+    // More than what lies between here and there holds.
+    let vars = (0..8).map(|at| (format!("LARGE{at}"), "'".repeat(120_000)));
+    let (env, _) = sandbox::Env::from_untrusted(vars);
+    let large = bed.spec().with_env(env);
+    drop(within("provision", bed.provider().provision(&large)).await.unwrap());
+    let hangs = within("attach", provider.attach(&large.session)).await.unwrap();
+    let other = attached(&bed, &provider, 1).await.remove(0);
+    let before = asked_for(&bed).len();
+    bed.api.rule(Rule::when(On::exec()).nth(1).exec(ExecFault::new().silent().deaf()));
+    let hanging = hangs.exec(text("true"));
+    let (waited, _) = tokio::join!(
+        async {
+            bed.api.until_requests(&On::exec(), before + 1).await;
+            let begun = Instant::now();
+            works(&other).await;
+            begun.elapsed()
+        },
+        tokio::time::timeout(Duration::from_secs(25), hanging),
+    );
+    assert!(waited < Duration::from_secs(15), "{waited:?}");
+}
+
+#[tokio::test]
 async fn one_looks_for_the_cause_where_many_operations_fail_at_once() {
     const MANY: usize = 20;
     let bed = Bed::new().await;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 
-use crate::error::{Error, Result};
+use crate::error::{Context as _, Error, Result};
 use crate::metadata::{Metadata, cargo};
+use crate::place::checkout;
 use crate::process::Task;
 use crate::tally::{Counts, Tally};
-use crate::{stop, suite};
+use crate::{packages, stop, suite};
 
 const LIMIT: Duration = Duration::from_secs(30 * 60);
 
@@ -27,6 +28,8 @@ pub(crate) enum Gate {
     Clippy,
     /// `cargo doc -D warnings`.
     Doc,
+    /// `shellcheck` of the scripts that run inside sandboxes, and of the bed's own.
+    Shell,
     /// Licences, bans and sources of dependencies, by deny.toml.
     Deny,
     /// The trait crates pull no Kubernetes client and no network stack.
@@ -81,6 +84,7 @@ impl Gate {
                 let task = Task::new(cargo(), LIMIT).args(["doc", "--workspace", "--no-deps", "--quiet"]);
                 task.env("RUSTDOCFLAGS", "-D warnings").named("cargo doc").show()?.ok()?;
             }
+            Self::Shell => shell()?,
             Self::Deny => deny::check(&Metadata::load(false)?)?,
             Self::Tree => tree::check(&Metadata::load(false)?)?,
             Self::Alone => alone(&Metadata::load(false)?)?,
@@ -92,6 +96,25 @@ impl Gate {
         }
         Ok(Outcome::Passed)
     }
+}
+
+fn shell() -> Result<()> {
+    packages::ensure(&[packages::SHELLCHECK])?;
+    // What is sent or built in has no first line that says which shell it is for.
+    for (folder, ending, flags) in [
+        ("sandbox-guest/src/scripts", "bash", &["--shell", "bash"][..]),
+        ("sandbox-local/src/scripts", "bash", &["--shell", "bash"]),
+        ("sandbox-k8s/src/scripts", "bash", &["--shell", "bash"]),
+        ("sandbox-k8s/src/scripts", "sh", &["--shell", "sh"]),
+        ("testbed/scripts", "sh", &[]),
+    ] {
+        let folder = checkout().join(folder);
+        let entries = std::fs::read_dir(&folder).doing(|| format!("list {}", folder.display()))?;
+        let scripts: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        let scripts = scripts.iter().filter(|path| path.extension().is_some_and(|found| found == ending));
+        Task::new("shellcheck", LIMIT).args(flags).args(scripts).show()?.ok()?;
+    }
+    Task::new("shellcheck", LIMIT).args([checkout().join(".ci/run")]).show()?.ok()
 }
 
 fn alone(metadata: &Metadata) -> Result<()> {
