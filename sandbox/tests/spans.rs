@@ -44,17 +44,28 @@ fn every_operation_is_a_span_without_commands_values_or_paths() {
             let env = || Env::new().with("TOKEN", "hush-value").unwrap();
             let sandbox = provider.provision(&spec(|s| s.env = env())).await.unwrap();
             drop(sandbox.exec(ExecRequest::shell("hush-command").with_env(env())).await);
-            drop(sandbox.read(&SandboxPath::new("/hush-path").unwrap(), 1).await);
+            let (path, content) = (SandboxPath::new("/hush-path").unwrap(), "hush-content");
+            drop(sandbox.read(&path, 1).await);
+            drop(sandbox.write(FileWrite::bytes(path.clone(), content)).await);
+            drop(sandbox.write_many(FileBatch::new(vec![FileWrite::bytes(path.clone(), content)])).await);
+            drop(sandbox.spawn(SpawnRequest::shell("hush-command").with_env(env())).await);
+            drop(sandbox.destroy().await);
+            drop(provider.attach(sandbox.id()).await);
+            drop(provider.export(sandbox.id(), &path).await);
+            drop(provider.reap(sandbox.id()).await);
+            drop(provider.owned().await);
             // A future that is dropped half-way ends its span, too.
             let endless = ExecRequest::shell("hush").with_limit(std::time::Duration::from_secs(9));
             assert!(futures::FutureExt::now_or_never(sandbox.exec(endless)).is_none());
         });
     });
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    for operation in "provision attach export reap exec spawn read write write_many destroy".split(' ') {
+        let part = format!("operation=\"{operation}\" session=\"s1\"");
+        assert!(text.lines().any(|line| line.contains(&part)), "{part} in {text}");
+    }
     for part in [
-        r#"operation="provision""#,
-        r#"operation="exec""#,
-        r#"session="s1""#,
+        r#"operation="list the sandboxes""#,
         r#"outcome="ok""#,
         "outcome=Unavailable",
         r#"outcome="dropped""#,
