@@ -14,6 +14,7 @@ mod reclaim;
 mod shells;
 mod stream;
 mod table;
+mod tokens;
 mod uid;
 mod urls;
 mod watches;
