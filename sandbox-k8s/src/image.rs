@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use sandbox::{Error, ErrorKind, ExecRequest, ExecResult, Networking, Provider, Sandbox, SandboxPath, SessionId, Spec};
+use sandbox::{
+    Error, ErrorKind, ExecRequest, ExecResult, Hardening, Networking, Provider, Sandbox, SandboxPath, SessionId, Spec,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::handle::Live;
@@ -15,7 +17,10 @@ use crate::sessions::lock;
 /// Tools without which no command runs, and those that files need.
 const NEEDED: &str = "dd cat env";
 const FOR_FILES: &str = "stat mkdir chmod mv ln rm rmdir tar";
-/// The last line of an answer.
+/// The oldest bash that does.
+const BASH: (u32, u32) = (4, 4);
+/// The line before an answer, since startup files of the image may speak first, and its last one.
+const BEGIN: &str = "it-has";
 const END: &str = "that-is-all";
 /// How long looking may take, beside the call's own deadline, and when it is tried again if it fails.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -27,7 +32,7 @@ const REMEMBERED: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ImageReport {
-    /// Tools that are missing and without which nothing works.
+    /// Tools that are missing and without which nothing works, and the bash that is wanted if the image's is too old.
     pub missing: Vec<String>,
     /// Tools that are missing and without which files or exports fail, the others work.
     pub missing_for_files: Vec<String>,
@@ -49,15 +54,21 @@ impl K8sProvider {
     /// Makes a sandbox of `image`, looks what it has, and reaps it. An image that lacks what every command needs is a report, where a
     /// provision fails.
     ///
-    /// A future that is dropped leaves the sandbox, of a session that only [`owned`](Provider::owned) tells.
+    /// The sandbox is contained by `hardening`, which the namespace must allow: where that is one with Pod Security `restricted`,
+    /// [`Hardening::restricted`]. Its networking is `unrestricted`, and nothing but what the image has is run in it.
+    ///
+    /// It takes as long as a provision, then at most a minute for the answer, and as long as a reap. A future that is dropped leaves the
+    /// sandbox, of a session that only [`owned`](Provider::owned) tells.
     ///
     /// # Errors
     ///
     /// As a provision: `ImagePull` if it cannot be had, `Unavailable` with the runtime's words if its `/bin/bash` is missing or does
-    /// not run, or if it does not answer whole within [`K8sConfig::ready_timeout`](crate::K8sConfig::ready_timeout).
-    pub async fn probe_image(&self, image: &str) -> Result<ImageReport, Error> {
-        let spec = Spec::new(SessionId::generate(), image).with_networking(Networking::Unrestricted);
-        spec.validate()?;
+    /// not run, or if it does not answer whole in its time; and as a reap, if what it has made cannot be removed.
+    pub async fn probe_image(&self, image: &str, hardening: &Hardening) -> Result<ImageReport, Error> {
+        let spec = Spec::new(SessionId::generate(), image)
+            .with_networking(Networking::Unrestricted)
+            .with_hardening(hardening.clone());
+        self.checked.check(&spec)?;
         let backend = self.checked.inner();
         let outcome = async {
             let deadline = Instant::now() + backend.place.config.ready_timeout;
@@ -95,11 +106,10 @@ impl K8s {
             Err(unfit) => return Ok(Some(unfit)),
         };
         if !report.missing.is_empty() {
-            let missing = report.missing.join(", ");
-            return Ok(Some(
-                Error::new(ErrorKind::Unavailable)
-                    .because(format!("the image lacks {missing}; commands need it in /usr/bin or /bin")),
-            ));
+            let (missing, bash) = (report.missing.join(", "), report.bash);
+            return Ok(Some(Error::new(ErrorKind::Unavailable).because(format!(
+                "the image lacks {missing}, which commands need; its bash is {bash}, and tools count in /usr/bin and /bin"
+            ))));
         }
         if !report.missing_for_files.is_empty() {
             tracing::warn!(missing = report.missing_for_files.join(", "), "the image lacks what files need");
@@ -123,7 +133,7 @@ fn image_of(pod: &Pod) -> Option<&str> {
 /// Looks what an image has; the inner error is the image's own doing.
 async fn look(live: &Live) -> Result<Result<ImageReport, Error>, Error> {
     let text = format!(
-        "PATH=/usr/sbin:/usr/bin:/sbin:/bin; echo \"${{BASH_VERSINFO[0]}}.${{BASH_VERSINFO[1]}} $UID\"; \
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin; echo {BEGIN}; echo \"${{BASH_VERSINFO[0]}}.${{BASH_VERSINFO[1]}} $UID\"; \
          for t in {NEEDED} {FOR_FILES}; do command -v \"$t\" >/dev/null || echo \"$t\"; done; echo {END}"
     );
     // The image's own working directory says nothing of its tools.
@@ -138,7 +148,15 @@ fn read(result: &ExecResult) -> Result<Result<ImageReport, Error>, Error> {
     if result.timed_out || result.truncated() || result.exit_code != 0 || lines.pop() != Some(END) {
         return Err(Error::new(ErrorKind::Unavailable).because("the image did not say in time, and whole, what it has"));
     }
-    let Some((bash, user)) = lines.first().and_then(|line| line.split_once(' ')) else {
+    let begun = lines.iter().rposition(|line| *line == BEGIN).map_or(lines.len(), |at| at + 1);
+    let lines = lines.split_off(begun);
+    let of_bash = |line: &str| -> Option<(String, (u32, u32), u32)> {
+        let (bash, user) = line.split_once(' ')?;
+        let (major, minor) = bash.split_once('.')?;
+        let bounded = bash.chars().take(16).collect();
+        Some((bounded, (major.parse().ok()?, minor.parse().ok()?), user.parse().unwrap_or(u32::MAX)))
+    };
+    let Some((bash, version, user)) = lines.first().and_then(|line| of_bash(line)) else {
         let why = "the image's bash does not run a command as it must";
         return Ok(Err(Error::new(ErrorKind::Unavailable).because(why)));
     };
@@ -146,12 +164,11 @@ fn read(result: &ExecResult) -> Result<Result<ImageReport, Error>, Error> {
     let of = |tools: &str| -> Vec<String> {
         tools.split(' ').filter(|tool| lines[1..].contains(tool)).map(str::to_owned).collect()
     };
-    Ok(Ok(ImageReport {
-        missing: of(NEEDED),
-        missing_for_files: of(FOR_FILES),
-        bash: bash.chars().filter(|c| c.is_ascii_digit() || *c == '.').take(16).collect(),
-        user: user.parse().unwrap_or(u32::MAX),
-    }))
+    let mut missing = of(NEEDED);
+    if version < BASH {
+        missing.push(format!("bash {}.{} or later", BASH.0, BASH.1));
+    }
+    Ok(Ok(ImageReport { missing, missing_for_files: of(FOR_FILES), bash, user }))
 }
 
 #[cfg(test)]
@@ -161,8 +178,8 @@ mod tests {
     use super::*;
 
     fn said(text: &str) -> ExecResult {
-        let out = |text: &str| Output::new(text.to_owned(), text.len() as u64);
-        ExecResult::new(0, false, out(text), out(""), Duration::ZERO)
+        let out = |text: String| Output::new(text.clone(), text.len() as u64);
+        ExecResult::new(0, false, out(format!("noise on stdout\nit-has\n{text}")), out(String::new()), Duration::ZERO)
     }
 
     #[test]
@@ -175,6 +192,21 @@ mod tests {
         assert_eq!((&*report.bash, report.user, report.is_complete()), ("5.2", 0, false));
         assert!(read(&said("5.2 1000\nthat-is-all\n")).unwrap().unwrap().is_complete());
         assert!(read(&said("that-is-all\n")).unwrap().is_err(), "it ran, and said nothing");
+        let mut without = said("");
+        without.stdout = Output::new("5.2 0\nthat-is-all\n".to_owned(), 18);
+        assert!(read(&without).unwrap().is_err(), "who knows what those lines are");
+        for line in ["5.2", "five.two 0", "5 0"] {
+            assert!(read(&said(&format!("{line}\nthat-is-all\n"))).unwrap().is_err(), "{line}: of no bash");
+        }
+    }
+
+    #[test]
+    fn a_bash_that_is_too_old_is_named() {
+        for (bash, fits) in [("3.2", false), ("4.3", false), ("4.4", true), ("5.0", true), ("10.0", true)] {
+            let report = read(&said(&format!("{bash} 0\nthat-is-all\n"))).unwrap().unwrap();
+            let missing: &[String] = if fits { &[] } else { &["bash 4.4 or later".to_owned()] };
+            assert_eq!((report.missing.as_slice(), report.is_complete(), &*report.bash), (missing, fits, bash));
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::handle::Live;
 use crate::names::{Key, Keys, PodId, pod_name};
 use crate::pod::{self, Making};
 use crate::provider::{K8s, Place};
-use crate::reclaim::{Unfit, Which};
+use crate::reclaim::{Recorded, Unfit, Which};
 use crate::sessions::Turn;
 use crate::stamp;
 use crate::state::{Dead, State, Stuck, has_run, removal, state};
@@ -94,6 +94,7 @@ impl Call<'_> {
             let compared = match state(&first) {
                 State::Ending => {
                     self.note_removal(&first);
+                    self.shut_gate(&first).await?;
                     let grace = first.metadata.deletion_grace_period_seconds.unwrap_or_default();
                     let patience = Duration::from_secs(u64::try_from(grace).unwrap_or_default()) + ENDING;
                     // Whoever removes it says how long that may take, and can say anything.
@@ -102,7 +103,10 @@ impl Call<'_> {
                     continue;
                 }
                 // What is dead for good is replaced, whatever it was made to.
-                State::Dead(_) | State::Dying => false,
+                State::Dead(_) | State::Dying => {
+                    self.shut_gate(&first).await?;
+                    false
+                }
                 _ if mine => true,
                 _ if is_gated(&first) != spec.gate.is_some() => {
                     self.change_gate(&first).await?;
@@ -210,13 +214,18 @@ impl Call<'_> {
                 .because("another call has just made this session's sandbox with a gate, or without"));
         }
         self.again()?;
-        let gated = is_gated(pod);
-        if gated {
-            // First: a failed removal is repeated, and this with it; the other way round nobody would know.
-            self.k8s.revoke(&self.spec.session, self.deadline).await?;
-        }
-        let why = Recreated::new(Death::Replaced, if gated { "it had a gate" } else { "it had no gate" });
+        self.shut_gate(pod).await?;
+        let why = Recreated::new(Death::Replaced, if is_gated(pod) { "it had a gate" } else { "it had no gate" });
         self.remove(pod, true, why).await
+    }
+
+    /// Takes the token of a gate back that has no successor, whose own token would do that. First: a failed removal is repeated, and this
+    /// with it; the other way round nobody would know.
+    async fn shut_gate(&self, pod: &Pod) -> Result<(), Error> {
+        match is_gated(pod) && self.spec.gate.is_none() {
+            true => self.place.revoke(&self.spec.session, self.deadline).await,
+            false => Ok(()),
+        }
     }
 
     /// Makes the Pod; `None` if another one stands there by now.
@@ -239,7 +248,8 @@ impl Call<'_> {
                 if error.effect() == Effect::Unknown {
                     // Nobody waits: there may be no server that answers.
                     let which = Which::Nonce(making.nonce);
-                    let unfit = Unfit { which, even_ready: gates.is_some(), loss: None };
+                    let recorded = Recorded::No;
+                    let unfit = Unfit { which, even_ready: gates.is_some(), recorded, loss: None };
                     drop(place.reclaim(&spec.session, unfit, &self.turn));
                 }
                 return Err(error);
@@ -253,7 +263,9 @@ impl Call<'_> {
             let persisted = timeout_at(deadline, gates.minter.persist(&spec.session, token)).await;
             let late = Error::new(ErrorKind::DeadlineExceeded).because("the gate's token was not recorded in time");
             if let Err(error) = persisted.unwrap_or(Err(late)) {
-                return Err(self.reclaim(&made, true, None, error).await);
+                let which = Which::Uid(PodId::of(&made).uid);
+                let unfit = Unfit { which, even_ready: true, recorded: Recorded::Failed, loss: None };
+                return Err(self.reclaim_as(unfit, error).await);
             }
         }
         Ok(Some(made))
@@ -300,7 +312,11 @@ impl Call<'_> {
             };
             // A shell has patience of its own, which is not this call's.
             let entered = timeout_at(self.deadline, entering).await.unwrap_or_else(|_| {
-                let late = || Error::new(ErrorKind::DeadlineExceeded).because("no shell was ready in time");
+                let limit = self.place.config.ready_timeout;
+                let late = || {
+                    let text = format!("no shell was ready within ready_timeout ({limit:?})");
+                    Error::new(ErrorKind::DeadlineExceeded).because(text)
+                };
                 Err(last.take().unwrap_or_else(late))
             });
             let (error, unfit) = match entered {
@@ -333,8 +349,12 @@ impl Call<'_> {
     /// Removes a Pod that nobody can use. The error is this call's, which had no effect if that succeeds.
     async fn reclaim(&self, pod: &Pod, even_ready: bool, loss: Option<Recreated>, error: Error) -> Error {
         let which = Which::Uid(PodId::of(pod).uid);
-        let lost = loss.clone();
-        let gone = self.place.reclaim(&self.spec.session, Unfit { which, even_ready, loss }, &self.turn).await;
+        self.reclaim_as(Unfit { which, even_ready, recorded: Recorded::Yes, loss }, error).await
+    }
+
+    async fn reclaim_as(&self, unfit: Unfit, error: Error) -> Error {
+        let lost = unfit.loss.clone();
+        let gone = self.place.reclaim(&self.spec.session, unfit, &self.turn).await;
         match (gone.unwrap_or(false), lost) {
             (true, Some(why)) => error.with_death(why.reason).with_effect(Effect::Partial),
             (true, None) => error.with_effect(Effect::None),

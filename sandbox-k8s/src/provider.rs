@@ -37,10 +37,19 @@ const TOLD: usize = 4;
 /// Sandboxes on a Kubernetes cluster: one Pod per session, all in one namespace.
 ///
 /// It needs a tokio runtime with input, output and time enabled. Its sandboxes survive it, and the process: any other provider of
-/// the same cluster, namespace and deployment finds them.
+/// the same cluster, namespace, deployment and domain finds them. A session id is unique within a namespace: another deployment's use of
+/// it is `NotOurs`.
 ///
-/// Cloning it is cheap. Calls that change one session, a `destroy` too, follow each other within one provider and its clones; between
-/// processes the caller sees to it that no provision meets a reap.
+/// Cloning it is cheap. Calls that change one session, a `destroy` too, follow each other within one provider and its clones. Between
+/// processes nothing does that: a reap that meets another process's provision removes what that is making, which then begins again, three
+/// times, and fails as `Busy` after that; or it comes a moment too early, and a sandbox is there that nobody uses. So whoever cleans up
+/// through [`owned`](Provider::owned) needs two rules: record a session before you provision it; and reap only what your records call over, or
+/// do not know, and what is older ([`Owned::created`](sandbox::Owned::created)) than your longest provision.
+///
+/// # Errors
+///
+/// Beside what the traits say, all that the section "Errors" of the crate's docs tells of the API server; a `preflight` and a
+/// `probe_image`, too.
 #[derive(Debug, Clone)]
 pub struct K8sProvider {
     pub(crate) checked: Checked<K8s>,
@@ -63,8 +72,12 @@ impl K8sProvider {
         Ok(Self { checked: Checked::new(K8s::at(Place { pods, config, opening, sessions, gates: None })) })
     }
 
-    /// Lets sandboxes have a gate: `minter` makes their tokens valid, `revoker` takes them back before a sandbox is reaped, or is
-    /// replaced by one without a gate. Without this a spec with a gate is refused.
+    /// Lets sandboxes have a gate: `minter` makes their tokens valid, `revoker` takes them back before a sandbox is reaped or destroyed, is
+    /// replaced by one without a gate, or is removed because its provision failed. Where that fails, the sandbox stays, so that it is
+    /// tried again. Without this a spec with a gate is refused.
+    ///
+    /// Give every process that reaps, destroys or provisions in this deployment the same two: one that has no revoker removes sandboxes that
+    /// have a gate as well, and their tokens stay valid.
     ///
     /// A gate's token stands in the Pod's specification: whoever may read Pods in the namespace reads it.
     #[must_use]
@@ -129,6 +142,18 @@ pub(crate) struct Place {
     pub(crate) gates: Option<Gates>,
 }
 
+impl Place {
+    /// Takes the tokens of a session's gates back, where there can be any.
+    pub(crate) async fn revoke(&self, session: &SessionId, deadline: Instant) -> Result<(), Error> {
+        let Some(gates) = &self.gates else { return Ok(()) };
+        let late = |_| {
+            let error = Error::new(ErrorKind::DeadlineExceeded).because("the gate's token was not revoked in time");
+            Err(uncertain(error))
+        };
+        timeout_at(deadline, gates.revoker.revoke(session)).await.unwrap_or_else(late)
+    }
+}
+
 /// Who knows the tokens of gates.
 #[derive(Debug)]
 pub(crate) struct Gates {
@@ -160,16 +185,6 @@ impl K8s {
     fn at(place: Place) -> Self {
         let (live, images) = (Mutex::default(), Mutex::default());
         Self { place: Arc::new(place), live, images, warned: AtomicBool::new(false) }
-    }
-
-    /// Takes the tokens of a session's gates back, where there can be any.
-    pub(crate) async fn revoke(&self, session: &SessionId, deadline: Instant) -> Result<(), Error> {
-        let Some(gates) = &self.place.gates else { return Ok(()) };
-        let late = |_| {
-            let error = Error::new(ErrorKind::DeadlineExceeded).because("the gate's token was not revoked in time");
-            Err(uncertain(error))
-        };
-        tokio::time::timeout_at(deadline, gates.revoker.revoke(session)).await.unwrap_or_else(late)
     }
 
     /// The handle of a Pod.
@@ -232,7 +247,7 @@ impl K8s {
     async fn remove_labelled(&self, session: &SessionId, deadline: Instant) -> Result<(), Error> {
         let place = &self.place;
         // First, also where nothing is owned: it can be repeated, and a failed removal is, with this before it.
-        self.revoke(session, deadline).await?;
+        place.revoke(session, deadline).await?;
         let selector = Keys::of(&place.config).selector(&place.config.deployment, Some(session));
         let mut from: Option<String> = None;
         let mut first = true;

@@ -8,6 +8,7 @@ use sandbox::{Error, Recreated, SessionId};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
+use crate::gate::is_gated;
 use crate::names::{Key, Keys, PodId, pod_name};
 use crate::provider::Place;
 use crate::sessions::Turn;
@@ -25,8 +26,21 @@ pub(crate) struct Unfit {
     /// Whether it goes also if it runs commands by now, since nobody can use it for long: it lacks a tool, its shells are refused, or
     /// its gate has a token that nobody knows. Otherwise somebody else may be at work in it.
     pub(crate) even_ready: bool,
+    /// What is known of its gate's token, if it has one.
+    pub(crate) recorded: Recorded,
     /// What is lost with it.
     pub(crate) loss: Option<Recreated>,
+}
+
+/// Whether the token of a gate is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    /// It can be. It is taken back first, and where that fails the Pod stays, so that whoever removes it later does that again.
+    Yes,
+    /// It is not.
+    No,
+    /// To record it has failed. It is taken back where that can be done, and the Pod goes in any case: nobody else would ever use it.
+    Failed,
 }
 
 #[derive(Debug)]
@@ -47,8 +61,8 @@ impl Unfit {
 }
 
 impl Place {
-    /// Removes that Pod, if it still is what it was taken for; answers whether it is gone. Goes on when the caller does not, and has the
-    /// session's turn until it is over, which a deadline bounds. What it cannot do, a reap does.
+    /// Removes that Pod, if it still is what it was taken for; answers whether it is gone, and its gate's token with it. Goes on when the
+    /// caller does not, and has the session's turn until it is over, which a deadline bounds. What it cannot do, a reap does.
     pub(crate) fn reclaim(self: &Arc<Self>, session: &SessionId, unfit: Unfit, turn: &Turn) -> JoinHandle<bool> {
         let (place, session, turn) = (Arc::clone(self), session.clone(), Turn::clone(turn));
         tokio::spawn(async move {
@@ -69,22 +83,35 @@ async fn look_and_remove(place: &Place, session: &SessionId, mut unfit: Unfit) -
     let (pods, config) = (&place.pods, &place.config);
     let deadline = Instant::now() + config.stop_timeout;
     let name = pod_name(session);
+    // Whether no token is left that is valid.
+    let mut clean = true;
     loop {
-        let Some(pod) = pods.get(&name, deadline).await?.filter(|pod| unfit.is(pod, place)) else { return Ok(true) };
+        let Some(pod) = pods.get(&name, deadline).await?.filter(|pod| unfit.is(pod, place)) else { return Ok(clean) };
         let id = PodId::of(&pod);
         let runs = match state(&pod) {
-            State::Ending => return wait::gone(pods, &id, deadline).await.map(|()| true),
+            State::Ending => None,
             State::Ready if !unfit.even_ready => return Ok(false),
             _ if is_unheard_of(&pod) => return Ok(false),
-            State::Dead(_) => false,
-            _ => true,
+            State::Dead(_) => Some(false),
+            _ => Some(true),
         };
+        if unfit.recorded != Recorded::No && is_gated(&pod) {
+            // What goes in any case needs time for that.
+            let half = deadline - config.stop_timeout / 2;
+            match place.revoke(session, if unfit.recorded == Recorded::Failed { half } else { deadline }).await {
+                Err(error) if unfit.recorded == Recorded::Yes => return Err(error),
+                revoked => clean = revoked.is_ok(),
+            }
+            // It goes: its gate lets nobody through any more.
+            (unfit.recorded, unfit.even_ready) = (Recorded::No, true);
+        }
+        let Some(runs) = runs else { return wait::gone(pods, &id, deadline).await.map(|()| clean) };
         let version = pod.metadata.resource_version.as_deref();
         if pods.delete(&id, version, config.grace(runs), deadline).await? {
             if let Some(why) = unfit.loss.take() {
                 place.sessions.lose(session, why);
             }
-            return wait::removed(pods, config, &id, runs, deadline).await.map(|()| true);
+            return wait::removed(pods, config, &id, runs, deadline).await.map(|()| clean);
         }
         // It has changed meanwhile, perhaps for the better.
         sleep(AGAIN).await;

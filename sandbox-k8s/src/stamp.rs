@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sandbox::{Env, Error, ErrorKind, Recreated, SandboxPath, SessionId, Spec};
 
 use crate::config::K8sConfig;
+use crate::gate::is_gated;
 use crate::names::{Key, Keys, NETSETUP, SANDBOX};
 use crate::pod::{MAX_NOTE, bound, fingerprint, is_cut_off, networking_label};
 
@@ -15,6 +16,8 @@ pub(crate) struct Stamp {
     pub(crate) workdir: SandboxPath,
     pub(crate) env: Env,
     pub(crate) recreated: Option<Recreated>,
+    /// Whether it has a gate.
+    pub(crate) gated: bool,
 }
 
 fn label<'a>(metadata: &'a ObjectMeta, keys: &Keys, key: Key) -> Option<&'a str> {
@@ -56,7 +59,10 @@ pub(crate) fn check_spec(pod: &Pod, config: &K8sConfig, spec: &Spec) -> Result<(
         return refuse("networking");
     }
     if config.runtime_class.is_some() && there.runtime_class_name != config.runtime_class {
-        return refuse("runtime_class");
+        let named =
+            |class: &Option<String>| class.as_ref().map_or("the cluster's default".to_owned(), |n| format!("{n:?}"));
+        let (is, wanted) = (named(&there.runtime_class_name), named(&config.runtime_class));
+        return refuse(&format!("runtime_class is {is}, not {wanted}: reap the session to have it made anew"));
     }
     if check_kept(pod, config).is_err() {
         return refuse("user_namespaces");
@@ -140,6 +146,7 @@ pub(crate) fn read(pod: &Pod, config: &K8sConfig) -> Result<Stamp, Error> {
         workdir: workdir.ok_or_else(|| refuse("no working directory"))?,
         env,
         recreated,
+        gated: is_gated(pod),
     })
 }
 

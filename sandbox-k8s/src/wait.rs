@@ -157,20 +157,35 @@ pub(crate) async fn ready(
             },
             Err(_) => {
                 let wedged = last.0 == Some(Stuck::Gate);
-                return Ok((Waited::Refused(Refused { error: gave_up(last), wedged }), seen));
+                let error = gave_up(last, config, patience < deadline, &id);
+                return Ok((Waited::Refused(Refused { error, wedged }), seen));
             }
         }
     }
 }
 
-fn gave_up((stuck, text): (Option<Stuck>, String)) -> Error {
+/// Says what was waited for and for how long, by the field that sets it, and what the cluster last said. `early` is before the time of
+/// the whole was over.
+fn gave_up((stuck, text): (Option<Stuck>, String), config: &K8sConfig, early: bool, id: &PodId) -> Error {
     let kind = match stuck {
         Some(Stuck::Image | Stuck::Pull) => ErrorKind::ImagePull,
         Some(Stuck::Unschedulable | Stuck::Gated) => ErrorKind::Unschedulable,
         Some(Stuck::Container | Stuck::Gate) => ErrorKind::Unavailable,
         None => ErrorKind::DeadlineExceeded,
     };
-    Error::new(kind).because(if text.is_empty() { "the Pod says nothing".to_owned() } else { text })
+    let text = if text.is_empty() { "the Pod says nothing".to_owned() } else { text };
+    let whole = format!("not ready within ready_timeout ({:?})", config.ready_timeout);
+    Error::new(kind).because(match stuck {
+        Some(Stuck::Pull) if early => {
+            format!("not pulled within image_pull_grace ({:?}): {text}", config.image_pull_grace)
+        }
+        Some(Stuck::Unschedulable) if early => {
+            format!("no node within unschedulable_grace ({:?}): {text}", config.unschedulable_grace)
+        }
+        Some(Stuck::Image | Stuck::Container | Stuck::Gate) => text,
+        Some(_) => format!("{whole}: {text}"),
+        None => format!("{whole}: {text}; the events of the Pod {} say more", id.name),
+    })
 }
 
 /// Waits until that Pod is gone: no Pod of that name, or another one.
@@ -182,8 +197,10 @@ pub(crate) async fn gone(pods: &Pods, id: &PodId, deadline: Instant) -> Result<(
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(error)) => return Err(error),
             Err(_) => {
-                return Err(Error::new(ErrorKind::DeadlineExceeded)
-                    .because("the Pod is still there; a finalizer holds it, or its node does not answer"));
+                return Err(Error::new(ErrorKind::DeadlineExceeded).because(format!(
+                    "the Pod {} is still there: a finalizer holds it, or its node does not answer",
+                    id.name
+                )));
             }
         }
     }
@@ -223,4 +240,35 @@ pub(crate) async fn removed(
         }
     }
     gone(pods, id, deadline).await.map_err(uncertain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_is_over_is_told_by_the_field_that_sets_it() {
+        let id = PodId { name: "sbx-a".to_owned(), uid: "u".to_owned() };
+        let config = K8sConfig::default();
+        let said = |stuck, early| {
+            let error = gave_up((stuck, "the cluster's words".to_owned()), &config, early, &id);
+            (error.kind(), error.reason().unwrap_or_default().to_owned())
+        };
+        let whole = "not ready within ready_timeout (120s): the cluster's words";
+        let pull = "not pulled within image_pull_grace (15s): the cluster's words";
+        let node = "no node within unschedulable_grace (30s): the cluster's words";
+        for (stuck, early, kind, text) in [
+            (None, false, ErrorKind::DeadlineExceeded, &*format!("{whole}; the events of the Pod sbx-a say more")),
+            (Some(Stuck::Pull), true, ErrorKind::ImagePull, pull),
+            (Some(Stuck::Pull), false, ErrorKind::ImagePull, whole),
+            (Some(Stuck::Image), true, ErrorKind::ImagePull, "the cluster's words"),
+            (Some(Stuck::Unschedulable), true, ErrorKind::Unschedulable, node),
+            (Some(Stuck::Gated), false, ErrorKind::Unschedulable, whole),
+            (Some(Stuck::Container), true, ErrorKind::Unavailable, "the cluster's words"),
+        ] {
+            assert_eq!(said(stuck, early), (kind, text.to_owned()), "{stuck:?}, early: {early}");
+        }
+        let nothing = gave_up((Some(Stuck::Image), String::new()), &config, true, &id);
+        assert_eq!(nothing.reason(), Some("the Pod says nothing"));
+    }
 }

@@ -160,7 +160,8 @@ pub trait GateRevoker: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Any; the reap or provision stops with it before anything was removed.
+    /// Any; the reap, `destroy` or provision stops with it before anything is removed, so that it is asked again. Only a gate whose token
+    /// could not be recorded is removed all the same.
     async fn revoke(&self, session: &SessionId) -> Result<(), Error>;
 }
 

@@ -1,24 +1,48 @@
 //! A deployment of its own for each test.
 
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::config::KubeConfigOptions;
 use sandbox::{Error, ExecRequest, Provider, Sandbox, SessionId, Spec};
 use sandbox_k8s::{K8sConfig, K8sProvider};
+use serde::de::DeserializeOwned;
 
 use crate::Outcome;
 
 pub(crate) const CONTEXT: &str = "CONFORMANCE_K8S";
+/// Where, if not in the context's own namespace.
+const NAMESPACE: &str = "CONFORMANCE_K8S_NAMESPACE";
 pub(crate) const IMAGE: &str = "debian:stable-slim";
 type Any = Box<dyn std::error::Error + Send + Sync>;
 
+fn var(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 pub(crate) fn context() -> Option<String> {
-    std::env::var(CONTEXT).ok().filter(|context| !context.is_empty())
+    var(CONTEXT)
+}
+
+/// The way to the cluster, with the namespace of the tests as its own.
+pub(crate) async fn kube_config() -> Result<kube::Config, Any> {
+    let options = KubeConfigOptions { context: context(), ..KubeConfigOptions::default() };
+    let mut config = kube::Config::from_kubeconfig(&options).await?;
+    if let Some(namespace) = var(NAMESPACE) {
+        config.default_namespace = namespace;
+    }
+    Ok(config)
+}
+
+/// Where the tests make what they make, in words.
+pub(crate) fn place() -> String {
+    let namespace = var(NAMESPACE).map_or("its own namespace".to_owned(), |name| format!("the namespace {name:?}"));
+    format!("the context {:?}, in {namespace}", context().unwrap_or_default())
 }
 
 #[derive(Clone)]
@@ -26,24 +50,36 @@ pub(crate) struct Bed {
     pub(crate) client: Client,
     pub(crate) config: K8sConfig,
     pub(crate) pods: Api<Pod>,
+    /// Names of ServiceAccounts, and of their Roles and RoleBindings.
+    accounts: Arc<Mutex<Vec<String>>>,
 }
 
 impl Bed {
     pub(crate) async fn open() -> Result<Self, Any> {
-        let options = KubeConfigOptions { context: context(), ..KubeConfigOptions::default() };
-        let client = Client::try_from(kube::Config::from_kubeconfig(&options).await?)?;
+        let client = Client::try_from(kube_config().await?)?;
         let deployment = SessionId::generate().as_str().replace('_', "-");
         let mut config = K8sConfig::default().with_deployment(deployment).with_ready_timeout(Duration::from_secs(40));
         config.context = context();
-        if let Ok(image) = std::env::var("CONFORMANCE_K8S_NET_SETUP_IMAGE") {
+        if let Some(image) = var("CONFORMANCE_K8S_NET_SETUP_IMAGE") {
             config = config.with_net_setup_image(image);
         }
         let pods = Api::default_namespaced(client.clone());
-        Ok(Self { client, config, pods })
+        Ok(Self { client, config, pods, accounts: Arc::default() })
     }
 
-    /// Removes what is left of the test, and names it: nothing may be.
+    /// Notes a ServiceAccount, a Role and a RoleBinding of that name, before they are made: they are removed with the bed.
+    pub(crate) fn will_make_account(&self, name: &str) {
+        self.accounts.lock().expect("nobody panics with it").push(name.to_owned());
+    }
+
+    /// Removes what is left of the test, and names the Pods: there may be none. Accounts go whatever came of the test.
     pub(crate) async fn close(&self) -> Result<Vec<String>, Any> {
+        let accounts = std::mem::take(&mut *self.accounts.lock().expect("nobody panics with it"));
+        for name in &accounts {
+            gone(Api::<RoleBinding>::default_namespaced(self.client.clone()), name).await?;
+            gone(Api::<Role>::default_namespaced(self.client.clone()), name).await?;
+            gone(Api::<ServiceAccount>::default_namespaced(self.client.clone()), name).await?;
+        }
         let selector = format!("sandbox-k8s/deployment={}", self.config.deployment);
         let found = self.pods.list(&ListParams::default().labels(&selector)).await?;
         let names: Vec<_> = found.items.into_iter().filter_map(|pod| pod.metadata.name).collect();
@@ -70,6 +106,17 @@ impl Bed {
 
     pub(crate) async fn uid(&self, session: &SessionId) -> Result<Option<String>, Any> {
         Ok(self.pods.get_opt(&session.object_name("sbx")).await?.and_then(|pod| pod.metadata.uid))
+    }
+}
+
+/// Removes the object of that name; that there is none is as good.
+async fn gone<K>(objects: Api<K>, name: &str) -> Outcome
+where
+    K: Clone + Debug + DeserializeOwned + kube::Resource,
+{
+    match objects.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => Ok(other.map(drop)?),
     }
 }
 

@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         bed_trial("gated::token_forgotten", token_forgotten),
         bed_trial("gated::racers", racers),
         bed_trial("gated::revoked_before_a_reap", revoked_before_a_reap),
+        bed_trial("gated::revoked_without_a_successor", revoked_without_a_successor),
     ]
 }
 
@@ -53,8 +54,7 @@ impl Plane {
 
     /// Serves the policy to gates with a valid token, at the address that Pods of the test bed reach; says where.
     async fn serve(self: &Arc<Self>, bed: &Bed) -> Result<String, crate::Any> {
-        let options = kube::config::KubeConfigOptions { context: crate::bed::context(), ..Default::default() };
-        let server = kube::Config::from_kubeconfig(&options).await?.cluster_url.host().unwrap_or_default().to_owned();
+        let server = crate::bed::kube_config().await?.cluster_url.host().unwrap_or_default().to_owned();
         let network = server.rsplit_once('.').ok_or("the server has no address of version 4")?.0.to_owned();
         let listener = TcpListener::bind("0.0.0.0:0").await?;
         let url = format!("http://{network}.254:{}", listener.local_addr()?.port());
@@ -183,7 +183,8 @@ async fn token_not_recorded(bed: Bed) -> Outcome {
     let error = fails("a provision whose token is not recorded", provider.provision(&spec).await)?;
     equal("its kind", error.kind(), ErrorKind::Unavailable)?;
     equal("what is left", bed.uid(&spec.session).await?, None)?;
-    equal("what was asked", plane.asked(), vec!["generate", "persist"])
+    // It may have been recorded all the same.
+    equal("what was asked", plane.asked(), vec!["generate", "persist", "revoke"])
 }
 
 /// A process that died between making the Pod and recording the token leaves a gate that nobody lets in.
@@ -212,7 +213,7 @@ async fn token_forgotten(bed: Bed) -> Outcome {
     let error = fails("a provision that finds it", provider.provision(&spec).await)?;
     holds("why", error.reason().is_some_and(|r| r.contains("the token is not valid")), &error)?;
     equal("it is removed, whoever made it", bed.uid(&spec.session).await?, None)?;
-    equal("what was asked", plane.asked(), vec![])?;
+    equal("what was asked", plane.asked(), vec!["revoke"])?;
     provider.provision(&spec).await?;
     equal("the next one", plane.asked(), vec!["generate", "persist"])?;
     reap(&provider, &spec.session).await
@@ -242,4 +243,22 @@ async fn revoked_before_a_reap(bed: Bed) -> Outcome {
     plane.asked();
     provider.reap(&spec.session).await?;
     equal("a reap of nothing", plane.asked(), vec!["revoke"])
+}
+
+/// No token outlives its sandbox: not one that is destroyed, not one that dies and gets a successor without a gate.
+async fn revoked_without_a_successor(bed: Bed) -> Outcome {
+    let Gated { plane, provider, spec } = open(&bed).await?;
+    let sandbox = provider.provision(&spec).await?;
+    sandbox.destroy().await?;
+    equal("a sandbox that is destroyed", plane.asked(), vec!["generate", "persist", "revoke"])?;
+    let sandbox = provider.provision(&spec).await?;
+    plane.asked();
+    // Its first process ends on request.
+    fails("a command that ends the sandbox", says(&sandbox, "kill -TERM 1; sleep 20").await)?;
+    let mut plain = spec.clone().with_networking(Networking::Unrestricted);
+    plain.gate = None;
+    let again = provider.provision(&plain).await?;
+    equal("it says so", again.recreated().map(|r| r.reason), Some(Death::Ended))?;
+    equal("a dead one whose successor has none", plane.asked(), vec!["revoke"])?;
+    reap(&provider, &spec.session).await
 }

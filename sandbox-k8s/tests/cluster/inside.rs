@@ -12,7 +12,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("inside::no_network", no_network),
         trial("inside::first_process", first_process),
         bed_trial("inside::restricted_namespace", restricted_namespace),
-        trial("inside::busybox", busybox),
+        bed_trial("inside::busybox", busybox),
         bed_trial("inside::startup_files", startup_files),
     ]
 }
@@ -87,6 +87,8 @@ async fn restricted_namespace(bed: Bed) -> Outcome {
     }
     holds("an export", size >= 1024, size)?;
     reap(&provider, &spec.session).await?;
+    let report = provider.probe_image(crate::bed::IMAGE, &Hardening::restricted()).await?;
+    holds("its image is probed there", report.is_complete() && report.user == 65534, &report)?;
     let cut_off = bed.spec().with_hardening(Hardening::restricted()).with_networking(Networking::None);
     for spec in [bed.spec(), cut_off] {
         let found = provider.preflight(&spec).await?;
@@ -118,5 +120,7 @@ async fn startup_files(bed: Bed) -> Outcome {
     let path = SandboxPath::new("/workspace/f")?;
     sandbox.write_bytes(&path, "quiet").await?;
     equal("a file of a noisy image", sandbox.read_to_string(&path, 10).await?, "quiet".to_owned())?;
+    let report = provider.probe_image(&spec.image, &spec.hardening).await?;
+    holds("what it has is told from its noise", report.is_complete() && report.user == 0, &report)?;
     reap(&provider, &spec.session).await
 }

@@ -1,5 +1,5 @@
-//! What is Kubernetes' own about this backend, on a real cluster: the one of the context that `CONFORMANCE_K8S` names. What every
-//! backend must do is the suite's (`conformance/tests/k8s.rs`).
+//! What is Kubernetes' own about this backend, on a real cluster: the one of the context that `CONFORMANCE_K8S` names, in the namespace
+//! `CONFORMANCE_K8S_NAMESPACE`, or the context's. What every backend must do is the suite's (`conformance/tests/k8s.rs`).
 #![allow(clippy::print_stderr, reason = "it says what it will make before it does")]
 
 mod bed;
@@ -76,9 +76,12 @@ fn main() -> ExitCode {
     }
     #[cfg(target_os = "linux")]
     trials.extend(way::trials());
-    if let Some(context) = bed::context() {
+    if bed::context().is_some() {
         if !args.list {
-            eprintln!("This makes and removes Pods and ServiceAccounts on the cluster of the context {context:?}.");
+            let place = bed::place();
+            eprintln!(
+                "This makes and removes Pods, ServiceAccounts, Roles and RoleBindings on the cluster of {place}."
+            );
         }
         return libtest_mimic::run(&args, trials).exit_code();
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use sandbox::{Env, ErrorKind, Networking, Provider, Spec};
+use sandbox::{Env, ErrorKind, Hardening, Networking, Provider, Spec};
 use sandbox_k8s::{ImagePullPolicy, K8sProvider};
 
 use crate::bed::{Bed, equal, fails, holds};
@@ -70,10 +70,10 @@ async fn image_without_bash(bed: Bed) -> Outcome {
 
 async fn image_without_tar(bed: Bed) -> Outcome {
     let provider = bed.provider()?;
-    let report = provider.probe_image("testbed.local/no-tar:1").await?;
+    let report = provider.probe_image("testbed.local/no-tar:1", &Hardening::default()).await?;
     equal("what it lacks", report.missing_for_files.clone(), vec!["tar".to_owned()])?;
     holds("commands work", report.missing.is_empty() && !report.is_complete(), &report)?;
-    let report = provider.probe_image(crate::bed::IMAGE).await?;
+    let report = provider.probe_image(crate::bed::IMAGE, &Hardening::default()).await?;
     holds("an image that has it all", report.is_complete() && report.user == 0 && !report.bash.is_empty(), &report)
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
-use kube::api::{Api, DeleteParams, PostParams};
-use kube::{Client, Config};
+use kube::Client;
+use kube::api::{Api, PostParams};
 use libtest_mimic::Trial;
 use sandbox::{ErrorKind, Networking, Provider, SandboxPath, SessionId};
 use sandbox_k8s::{FindingKind, K8sProvider};
@@ -37,11 +37,9 @@ fn rules(without: &[(&str, &str)]) -> serde_json::Value {
     json!(rules)
 }
 
-/// A provider that may do what `rules` say, as a ServiceAccount of its own.
+/// A provider that may do what `rules` say, as a ServiceAccount of its own, which goes with the bed.
 struct Account {
     provider: K8sProvider,
-    name: String,
-    client: Client,
 }
 
 impl Account {
@@ -50,6 +48,7 @@ impl Account {
         let namespace = bed.client.default_namespace().to_owned();
         let client = bed.client.clone();
         let post = PostParams::default();
+        bed.will_make_account(&name);
         let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
         accounts.create(&post, &serde_json::from_value(json!({"metadata": {"name": name}}))?).await?;
         let roles: Api<Role> = Api::default_namespaced(client.clone());
@@ -64,19 +63,10 @@ impl Account {
         let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}}))?;
         let token = accounts.create_token_request(&name, &post, &request).await?;
         let token = token.status.map(|status| status.token).unwrap_or_default();
-        let options = kube::config::KubeConfigOptions { context: crate::bed::context(), ..Default::default() };
-        let mut config = Config::from_kubeconfig(&options).await?;
+        let mut config = crate::bed::kube_config().await?;
         config.auth_info = kube::config::AuthInfo { token: Some(token.into()), ..Default::default() };
         let provider = K8sProvider::new(Client::try_from(config)?, bed.config.clone())?;
-        Ok(Self { provider, name, client })
-    }
-
-    async fn remove(self) -> Outcome {
-        let delete = DeleteParams::default();
-        Api::<RoleBinding>::default_namespaced(self.client.clone()).delete(&self.name, &delete).await?;
-        Api::<Role>::default_namespaced(self.client.clone()).delete(&self.name, &delete).await?;
-        Api::<ServiceAccount>::default_namespaced(self.client.clone()).delete(&self.name, &delete).await?;
-        Ok(())
+        Ok(Self { provider })
     }
 }
 
@@ -101,8 +91,7 @@ async fn of_the_manifest(bed: Bed) -> Outcome {
     let account = Account::with(&bed, rules(&[])).await?;
     let found = account.provider.preflight(&bed.spec()).await?;
     holds("nothing is found", found.findings.is_empty() && found.server.starts_with('v'), &found)?;
-    whole_life(&bed, &account.provider).await?;
-    account.remove().await
+    whole_life(&bed, &account.provider).await
 }
 
 async fn without_watch(bed: Bed) -> Outcome {
@@ -110,8 +99,7 @@ async fn without_watch(bed: Bed) -> Outcome {
     let found = account.provider.preflight(&bed.spec()).await?;
     let kinds: Vec<_> = found.findings.iter().map(|f| f.kind).collect();
     holds("watch is found missing", found.is_ready() && kinds == [FindingKind::MayNotWatchPods], &found)?;
-    whole_life(&bed, &account.provider).await?;
-    account.remove().await
+    whole_life(&bed, &account.provider).await
 }
 
 async fn no_exec(bed: Bed) -> Outcome {
@@ -122,8 +110,7 @@ async fn no_exec(bed: Bed) -> Outcome {
     equal(&format!("{error:?}"), error.kind(), ErrorKind::Forbidden)?;
     holds("the resource is named", error.to_string().contains("pods/exec"), &error)?;
     holds("in time", begun.elapsed() < Duration::from_secs(30), begun.elapsed())?;
-    equal("what is left", bed.uid(&spec.session).await?, None)?;
-    account.remove().await
+    equal("what is left", bed.uid(&spec.session).await?, None)
 }
 
 async fn none(bed: Bed) -> Outcome {
@@ -150,5 +137,5 @@ async fn none(bed: Bed) -> Outcome {
     ] {
         equal(what, error.kind(), ErrorKind::Forbidden)?;
     }
-    account.remove().await
+    Ok(())
 }

@@ -22,8 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// A provider whose every byte goes through the proxy.
 async fn through(bed: &Bed, misbehaviour: Misbehaviour) -> Result<(K8sProvider, Proxy), crate::Any> {
-    let options = kube::config::KubeConfigOptions { context: crate::bed::context(), ..Default::default() };
-    let mut config = kube::Config::from_kubeconfig(&options).await?;
+    let mut config = crate::bed::kube_config().await?;
     let host = config.cluster_url.host().unwrap_or_default().to_owned();
     let proxy = Proxy::start((host.as_str(), config.cluster_url.port_u16().unwrap_or(443)), misbehaviour)?;
     config.cluster_url = format!("https://{}", proxy.address()).parse()?;

@@ -47,12 +47,41 @@ async fn a_pod_that_is_no_sandbox_is_not_attached_to() {
     fails(within("attach", bed.provider().attach(&session)).await, ErrorKind::SpecMismatch);
 }
 
+#[tokio::test]
+async fn another_runtime_class_is_told_with_both_values_and_the_way_out() {
+    let bed = Bed::new().await;
+    let spec = bed.spec();
+    drop(within("provision", bed.provider().provision(&spec)).await.unwrap());
+    let with = |class: &str| bed.provider_with(|config| config.runtime_class = Some(class.to_owned()));
+    let error = fails(within("provision", with("gvisor").provision(&spec)).await, ErrorKind::SpecMismatch);
+    let reason = error.reason().unwrap();
+    assert!(reason.starts_with("runtime_class is the cluster's default, not \"gvisor\": reap the session"), "{reason}");
+    within("reap", bed.provider().reap(&spec.session)).await.unwrap();
+    drop(within("provision", with("gvisor").provision(&spec)).await.unwrap());
+    let error = fails(within("provision", with("kata").provision(&spec)).await, ErrorKind::SpecMismatch);
+    assert!(error.reason().unwrap().starts_with("runtime_class is \"gvisor\", not \"kata\": "), "{error:?}");
+    // Without a class whatever the Pod has will do.
+    drop(within("provision", bed.provider().provision(&spec)).await.unwrap());
+}
+
 /// A kubeconfig with two contexts, of which the current one names a namespace.
 fn kubeconfig() -> tempfile::NamedTempFile {
+    kubeconfig_of(&json!({}))
+}
+
+/// One whose credentials come from a shell text.
+fn with_plugin(text: &str) -> tempfile::NamedTempFile {
+    let version = "client.authentication.k8s.io/v1";
+    kubeconfig_of(&json!({"exec": {
+        "apiVersion": version, "command": "/bin/sh", "args": ["-c", text], "interactiveMode": "Never"
+    }}))
+}
+
+fn kubeconfig_of(user: &serde_json::Value) -> tempfile::NamedTempFile {
     let text = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "one",
         "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
-        "users": [{"name": "u", "user": {}}],
+        "users": [{"name": "u", "user": user}],
         "contexts": [
             {"name": "one", "context": {"cluster": "c", "user": "u", "namespace": "of-the-context"}},
             {"name": "two", "context": {"cluster": "c", "user": "u"}}
@@ -87,4 +116,56 @@ async fn a_configuration_that_cannot_be_used_says_so() {
     assert!(fails(context.connect().await, ErrorKind::Unavailable).to_string().contains("\"three\""));
     // What breaks a rule is said before any file is read.
     fails(absent.with_namespace("kube-system").connect().await, ErrorKind::InvalidSpec);
+}
+
+#[tokio::test]
+async fn a_credential_plugin_holds_up_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let go = dir.path().join("go");
+    let credential = json!({
+        "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t"}
+    });
+    // It ends once the rest of the program has got on, and badly if that does not.
+    let text = format!(
+        "for i in $(seq 200); do [ -e '{}' ] && echo '{credential}' && exit 0; sleep 0.05; done; exit 1",
+        go.display()
+    );
+    let file = with_plugin(&text);
+    let config = K8sConfig::default().with_kubeconfig(file.path());
+    let (outcome, ()) = tokio::join!(within("connect", config.connect()), async {
+        std::fs::write(&go, "").unwrap();
+    });
+    assert_eq!(outcome.unwrap().namespace(), "of-the-context");
+}
+
+#[tokio::test]
+async fn a_credential_plugin_that_fails_is_told_by_file_and_stage() {
+    let file = with_plugin("echo my-secret; echo my-secret >&2; exit 3");
+    let config = K8sConfig::default().with_kubeconfig(file.path()).with_context("one");
+    let text = fails(within("connect", config.connect()).await, ErrorKind::Unavailable).to_string();
+    for part in [file.path().to_str().unwrap(), "\"one\"", "credentials"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("my-secret"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_plugin_that_does_not_end_is_left_to_itself() {
+    // For the time of this test, which waits for nothing real.
+    let file = with_plugin("exec sleep 3");
+    let config = K8sConfig::default().with_kubeconfig(file.path());
+    let error = fails(config.connect().await, ErrorKind::DeadlineExceeded);
+    assert!(error.to_string().contains("credential plugin"), "{error}");
+}
+
+#[tokio::test]
+async fn a_cluster_that_cannot_be_reached_is_told_as_the_network_tells_it() {
+    let file = kubeconfig();
+    let mut config = K8sConfig::default().with_kubeconfig(file.path());
+    config.request_timeout = std::time::Duration::from_secs(1);
+    let provider = config.connect().await.unwrap();
+    let session = sandbox::SessionId::generate();
+    let error = fails(within("attach", provider.attach(&session)).await, ErrorKind::Unavailable);
+    // Nobody listens at that port.
+    assert!(error.to_string().contains("refused"), "{error}");
 }

@@ -15,6 +15,7 @@ mod shells;
 mod strangers;
 mod stream;
 mod table;
+mod tokens;
 mod uid;
 mod urls;
 mod watches;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fake_apiserver::{ExecFault, Fate, Gate, On, Rule, Step, Verb};
-use sandbox::{Death, Effect, ErrorKind, Provider, Spec};
+use sandbox::{Death, Effect, ErrorKind, Hardening, Provider, Spec};
 
 use crate::bed::{Bed, NAMESPACE, fails, name, wedged, with_gates, within, works};
 
@@ -83,7 +83,7 @@ async fn an_image_without_a_tool_that_commands_need() {
     let error = fails(within("provision", bed.provider().provision(&spec)).await, ErrorKind::Unavailable);
     assert!(error.reason().unwrap().contains("lacks env"), "{error:?}");
     assert_eq!((error.effect(), bed.uid(&spec.session)), (Effect::None, None), "it was ready, and of no use");
-    let report = within("probe", bed.provider().probe_image("some/image")).await.unwrap();
+    let report = within("probe", bed.provider().probe_image("some/image", &Hardening::default())).await.unwrap();
     assert_eq!((report.missing.clone(), report.is_complete()), (vec!["env".to_owned()], false));
     assert!(bed.api.pod_names(NAMESPACE).is_empty());
 }
