@@ -1,5 +1,8 @@
 //! A command from request to verdict.
 
+use std::io;
+use std::time::Duration;
+
 use bytes::BytesMut;
 use sandbox::{Effect, Error, ErrorKind, ExecRequest, ExecResult, Output};
 use tokio::time::Instant;
@@ -8,6 +11,9 @@ use crate::clock::{KILLED, LimitClock};
 use crate::guest::Inner;
 use crate::running::{End, Running, Start};
 use crate::stream::{DRAIN, Source, Stream, wait_closed};
+
+/// How long the rest of a command's output may take to arrive although some of it does.
+const LONGEST_DRAIN: Duration = Duration::from_secs(30);
 
 /// The code by which the clock judges a command that is said not to have been started.
 pub(crate) const NOT_STARTED: i32 = 126;
@@ -86,6 +92,14 @@ impl Capture {
     }
 }
 
+/// What a wait for a command's output has brought.
+enum Heard {
+    Bytes,
+    /// Of one of the streams, or of the shell.
+    End,
+    Nothing,
+}
+
 /// Follows a running command: its output, its end, its limit.
 struct Watch {
     out: Capture,
@@ -94,6 +108,8 @@ struct Watch {
     clock: LimitClock,
     /// When to stop waiting for the rest of the output, once there is a reason to.
     drained: Option<Instant>,
+    /// When to stop even though more of it comes: who goes on printing must not hold the call.
+    drain_end: Instant,
     /// What the carrier said of the shell's end.
     gone: Option<String>,
 }
@@ -108,6 +124,7 @@ impl Watch {
             err_begun: false,
             clock: LimitClock::new(running.begun, request.limit, request.grace),
             drained: None,
+            drain_end: running.begun,
             gone: None,
         }
     }
@@ -130,18 +147,22 @@ impl Watch {
             self.clock.tick(now, |signal, who| running.signal(signal, who));
             let next = self.clock.next().into_iter().chain(self.drained).min();
             let Stream { out, err, closed, .. } = &mut running.lease().stream;
-            let more = tokio::select! {
-                n = out.fill(), if !out.ended => matches!(n, Ok(n) if n > 0),
-                n = err.fill(), if !err.ended => matches!(n, Ok(n) if n > 0),
+            let bytes = |n: io::Result<usize>| if matches!(n, Ok(n) if n > 0) { Heard::Bytes } else { Heard::End };
+            let heard = tokio::select! {
+                n = out.fill(), if !out.ended => bytes(n),
+                n = err.fill(), if !err.ended => bytes(n),
                 report = wait_closed(closed) => {
                     self.gone = Some(format!("the shell that ran the command is gone: {}", report.detail));
-                    false
+                    Heard::End
                 }
-                () = self.clock.hear() => true,
-                () = tokio::time::sleep_until(next.unwrap_or(now)), if next.is_some() => true,
+                () = self.clock.hear() => Heard::Nothing,
+                () = tokio::time::sleep_until(next.unwrap_or(now)), if next.is_some() => Heard::Nothing,
             };
-            if !more && !self.has_ended() {
-                self.drained.get_or_insert(now + DRAIN);
+            match heard {
+                Heard::End if !self.has_ended() => self.drain(),
+                // A slow way is no broken one.
+                Heard::Bytes => self.drained = self.drained.map(|_| self.drain_end.min(Instant::now() + DRAIN)),
+                _ => {}
             }
         }
     }
@@ -159,12 +180,20 @@ impl Watch {
             self.err.take(&mut stream.err)?;
         }
         if self.out.end.is_some() != self.err.end.is_some() {
-            self.drained.get_or_insert(Instant::now() + DRAIN);
+            self.drain();
         }
         if self.has_ended() {
             self.drained = None;
         }
         Ok(())
+    }
+
+    /// From here on the rest of the output has a time, unless it has one already.
+    fn drain(&mut self) {
+        if self.drained.is_none() {
+            let now = Instant::now();
+            (self.drained, self.drain_end) = (Some(now + DRAIN), now + LONGEST_DRAIN);
+        }
     }
 
     fn has_ended(&self) -> bool {

@@ -1,14 +1,17 @@
 //! Sandboxes that do not answer, or hardly: how long they can hold up a call. The shells are none, and time is not real.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod common;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::shell::Shell;
 use sandbox::{Body, Death, Effect, Error, ErrorKind, ExecRequest, FileBatch, FileWrite, SandboxPath, SpawnRequest};
-use sandbox_guest::{Carrier, CarrierStream, Closed, FarEnds, Guest, GuestConfig};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use sandbox_guest::{Carrier, CarrierStream, FarEnds, Guest, GuestConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep};
 
 /// What a shell does.
@@ -34,6 +37,8 @@ enum Manner {
     Boasts(&'static str),
     /// Begins commands, and says after that many milliseconds that there is no such directory to start them in.
     Denies(u64),
+    /// Runs commands that end at once; what they have printed arrives so slowly: so many pieces, one every second.
+    Slow(usize),
 }
 
 const LARGE: u64 = 20 << 20;
@@ -62,14 +67,12 @@ impl Carrier for Fake {
     async fn open(&self) -> Result<CarrierStream, Error> {
         let turn = self.opened.fetch_add(1, Ordering::Relaxed);
         let manner = self.manners[turn.min(self.manners.len() - 1)];
-        let ((stdin, requests), (stdout, out), (stderr, err)) =
-            (tokio::io::duplex(4096), tokio::io::duplex(4096), tokio::io::duplex(4096));
+        let (stream, mut shell) = Shell::open();
         tokio::spawn(async move {
-            let mut shell = Shell { requests, out, err, seen: Vec::new() };
-            let _ = shell.serve(manner).await;
+            let _ = serve(&mut shell, manner).await;
             std::future::pending::<()>().await;
         });
-        Ok(CarrierStream::new(stdin, stdout, stderr, std::future::pending::<Closed>()))
+        Ok(stream)
     }
 
     fn far_ends(&self) -> FarEnds {
@@ -81,124 +84,87 @@ impl Carrier for Fake {
     }
 }
 
-struct Shell {
-    requests: DuplexStream,
-    out: DuplexStream,
-    err: DuplexStream,
-    seen: Vec<u8>,
-}
-
-impl Shell {
-    async fn more(&mut self) -> std::io::Result<()> {
-        if self.requests.read_buf(&mut self.seen).await? == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(())
+/// What a shell does from its opening on.
+async fn serve(shell: &mut Shell, manner: Manner) -> std::io::Result<()> {
+    if manner == Manner::Mute {
+        return Ok(());
     }
-
-    /// The words after one of `heads`, and nothing of what was before them.
-    async fn words(&mut self, heads: &[&str]) -> std::io::Result<(usize, Vec<String>)> {
-        loop {
-            let text = String::from_utf8_lossy(&self.seen).into_owned();
-            for (which, head) in heads.iter().enumerate() {
-                // Where it is called, not where it is defined.
-                let head = format!("{head} ");
-                for call in text.match_indices(&head).map(|(at, _)| &text[at + head.len()..]) {
-                    let words: Vec<String> = call.split(' ').take(3).map(str::to_owned).collect();
-                    if words.len() == 3
-                        && words[0].len() >= 32
-                        && words[0].bytes().take(32).all(|b| b.is_ascii_hexdigit())
-                    {
-                        self.seen.clear();
-                        return Ok((which, words));
-                    }
-                }
+    shell.ready().await?;
+    match manner {
+        Manner::Mute | Manner::Deaf => Ok(()),
+        Manner::Absent => loop {
+            shell.more().await?;
+        },
+        Manner::Good => loop {
+            let (_, words) = shell.words(&["__sbx_exec"]).await?;
+            let record = format!("{}B0000{}E0005x 0 0", words[0], words[1]);
+            shell.out.write_all(record.as_bytes()).await?;
+            shell.err.write_all(record.as_bytes()).await?;
+        },
+        Manner::Slow(pieces) => {
+            let (_, words) = shell.words(&["__sbx_exec"]).await?;
+            shell.out.write_all(format!("{}B0000{}E0005x 0 0", words[0], words[1]).as_bytes()).await?;
+            shell.err.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
+            for _ in 0..pieces {
+                sleep(Duration::from_secs(1)).await;
+                shell.err.write_all(&[b'x'; 100]).await?;
             }
-            self.more().await?;
+            shell.err.write_all(format!("{}E0005x 0 0", words[1]).as_bytes()).await
         }
-    }
-
-    async fn serve(&mut self, manner: Manner) -> std::io::Result<()> {
-        if manner == Manner::Mute {
-            return Ok(());
+        Manner::Endless => loop {
+            let (_, words) = shell.words(&["__sbx_exec"]).await?;
+            shell.out.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
+            shell.err.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
+        },
+        Manner::Denies(millis) => loop {
+            let (_, words) = shell.words(&["__sbx_exec"]).await?;
+            for end in [format!("{}B0000", words[0]), format!("{}E0003w n", words[1])] {
+                shell.out.write_all(end.as_bytes()).await?;
+                shell.err.write_all(end.as_bytes()).await?;
+                sleep(Duration::from_millis(millis)).await;
+            }
+        },
+        Manner::Boasts(said) => {
+            let (_, words) = shell.words(&["__sbx_bulk"]).await?;
+            shell
+                .out
+                .write_all(format!("{}{}{:04x}{}", &words[0][..32], &said[..1], said.len() - 1, &said[1..]).as_bytes())
+                .await
         }
-        let nonce = loop {
-            let text = String::from_utf8_lossy(&self.seen).into_owned();
-            let last = text.rmatch_indices("__sbx_main ").map(|(at, _)| text[at + 11..].to_owned()).next();
-            if let Some(nonce) = last.filter(|n| n.len() > 32 && n.as_bytes()[32] == b'\n') {
-                break nonce[..32].to_owned();
-            }
-            self.more().await?;
-        };
-        self.seen.clear();
-        self.out.write_all(format!("{nonce}R00031 1").as_bytes()).await?;
-        match manner {
-            Manner::Mute | Manner::Deaf => Ok(()),
-            Manner::Absent => loop {
-                self.more().await?;
-            },
-            Manner::Good => loop {
-                let (_, words) = self.words(&["__sbx_exec"]).await?;
-                let record = format!("{}B0000{}E0005x 0 0", words[0], words[1]);
-                self.out.write_all(record.as_bytes()).await?;
-                self.err.write_all(record.as_bytes()).await?;
-            },
-            Manner::Endless => loop {
-                let (_, words) = self.words(&["__sbx_exec"]).await?;
-                self.out.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
-                self.err.write_all(format!("{}B0000", words[0]).as_bytes()).await?;
-            },
-            Manner::Denies(millis) => loop {
-                let (_, words) = self.words(&["__sbx_exec"]).await?;
-                for end in [format!("{}B0000", words[0]), format!("{}E0003w n", words[1])] {
-                    self.out.write_all(end.as_bytes()).await?;
-                    self.err.write_all(end.as_bytes()).await?;
-                    sleep(Duration::from_millis(millis)).await;
+        Manner::Trickle | Manner::Tired | Manner::Steady => {
+            let heads = ["__sbx_read", "__sbx_export", "__sbx_write", "__sbx_bulk"];
+            let (which, words) = shell.words(&heads).await?;
+            let nonce = &words[0][..32];
+            let begun = ["B0000", "B0000", "G0000", "G00018"][which];
+            shell.out.write_all(format!("{nonce}{begun}").as_bytes()).await?;
+            if manner == Manner::Trickle {
+                loop {
+                    sleep(Duration::from_secs(20)).await;
+                    shell.out.write_all(b"x").await?;
+                    shell.requests.read_exact(&mut [0]).await?;
                 }
-            },
-            Manner::Boasts(said) => {
-                let (_, words) = self.words(&["__sbx_bulk"]).await?;
-                self.out
-                    .write_all(
-                        format!("{}{}{:04x}{}", &words[0][..32], &said[..1], said.len() - 1, &said[1..]).as_bytes(),
-                    )
-                    .await
             }
-            Manner::Trickle | Manner::Tired | Manner::Steady => {
-                let heads = ["__sbx_read", "__sbx_export", "__sbx_write", "__sbx_bulk"];
-                let (which, words) = self.words(&heads).await?;
-                let nonce = &words[0][..32];
-                let begun = ["B0000", "B0000", "G0000", "G00018"][which];
-                self.out.write_all(format!("{nonce}{begun}").as_bytes()).await?;
-                if manner == Manner::Trickle {
-                    loop {
-                        sleep(Duration::from_secs(20)).await;
-                        self.out.write_all(b"x").await?;
-                        self.requests.read_exact(&mut [0]).await?;
+            if manner == Manner::Tired {
+                let mut page = [0; 4096];
+                for n in 0u32.. {
+                    if n >= 4096 {
+                        sleep(Duration::from_secs(10)).await;
+                    }
+                    match which {
+                        0 | 1 => shell.out.write_all(&page).await?,
+                        _ => drop(shell.requests.read_exact(&mut page).await?),
                     }
                 }
-                if manner == Manner::Tired {
-                    let mut page = [0; 4096];
-                    for n in 0u32.. {
-                        if n >= 4096 {
-                            sleep(Duration::from_secs(10)).await;
-                        }
-                        match which {
-                            0 | 1 => self.out.write_all(&page).await?,
-                            _ => drop(self.requests.read_exact(&mut page).await?),
-                        }
-                    }
-                }
-                // Two announcements and a dot come along.
-                let mut left = usize::try_from(LARGE).unwrap() + "16777216\n4194304\n.\n".len();
-                while left > 0 {
-                    sleep(Duration::from_secs(1)).await;
-                    let mut piece = vec![0; left.min(32 << 10)];
-                    left -= self.requests.read_exact(&mut piece).await?;
-                }
-                let answer = format!("+ ok {LARGE}");
-                self.out.write_all(format!("{nonce}E{:04x}{answer}", answer.len()).as_bytes()).await
             }
+            // Two announcements and a dot come along.
+            let mut left = usize::try_from(LARGE).unwrap() + "16777216\n4194304\n.\n".len();
+            while left > 0 {
+                sleep(Duration::from_secs(1)).await;
+                let mut piece = vec![0; left.min(32 << 10)];
+                left -= shell.requests.read_exact(&mut piece).await?;
+            }
+            let answer = format!("+ ok {LARGE}");
+            shell.out.write_all(format!("{nonce}E{:04x}{answer}", answer.len()).as_bytes()).await
         }
     }
 }
@@ -393,4 +359,17 @@ async fn what_ran_past_its_limit_was_started() {
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_way_is_no_broken_one() {
+    let (guest, _) = guest(&[Manner::Slow(20)]);
+    let result = guest.exec(ExecRequest::shell("x")).await.unwrap();
+    assert_eq!((result.exit_code, result.stderr.bytes.len()), (0, 2000));
+    // Whoever prints for ever what nobody asked for holds nobody up for as long.
+    let (guest, _) = self::guest(&[Manner::Slow(usize::MAX)]);
+    let begun = Instant::now();
+    let error = guest.exec(ExecRequest::shell("x")).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Lost, Effect::Unknown));
+    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
 }

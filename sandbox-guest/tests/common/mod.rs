@@ -10,6 +10,7 @@
 
 pub mod exec;
 pub mod files;
+pub mod shell;
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
