@@ -40,6 +40,8 @@ use crate::{
 /// the same: our helpers end, and the slot is left so that the same call can be repeated.
 ///
 /// - A lifecycle call that was cut short can be repeated and then succeeds.
+/// - A lifecycle call whose `Cancel` fires ends within ten seconds, as a success or as `Cancelled`, and can be
+///   repeated.
 /// - No call takes a root that was prepared half-way for a finished one.
 /// - A call that is cancelled before it begins changes nothing and fails as `Cancelled`.
 /// - A call whose deadline has passed fails as `Timeout` and changes nothing.

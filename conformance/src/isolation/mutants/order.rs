@@ -1,5 +1,6 @@
 //! What goes wrong between calls, and with faults.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +15,19 @@ fn fresh() -> OpCtx {
     OpCtx::new(Duration::from_secs(20))
 }
 
+/// What finds calls that begin though they are not to.
+const NOT_TO_BEGIN: &[&str] = &["order::cancelled_before", "order::deadline_passed"];
+
+/// Does what it is not to begin, and then says that it did not.
+async fn secretly<T>(ctx: &OpCtx, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let done = work.await?;
+    ctx.bound("begin", async { Ok(done) }).await
+}
+
 pub(super) fn mutants() -> Vec<Mutant> {
     let mut all = waits();
     all.extend(cuts());
+    all.extend(beginnings());
     all.extend(faults());
     all
 }
@@ -114,16 +125,30 @@ fn cuts() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
-            "nobody asks whether the call is cancelled",
-            &["order::cancelled_before"],
-            Hooks::new().prepare(|i, ctx, spec| async move {
-                i.backend().prepare(&ctx.with_cancel(Cancel::new()), &spec).await
+            "a cancelled stop is told as late",
+            &["order::cancelled_meanwhile"],
+            Hooks::new().stop(|i, ctx, slot| async move {
+                tokio::task::yield_now().await;
+                i.backend().stop(&ctx, &slot).await.map_err(|error| match error.kind() {
+                    ErrorKind::Cancelled => Error::new(ErrorKind::Timeout, "stop the slot"),
+                    _ => error,
+                })
             }),
         ),
         Mutant::new(
-            "nobody looks at the deadline",
-            &["order::deadline_passed"],
-            Hooks::new().prepare(|i, _, spec| async move { i.backend().prepare(&fresh(), &spec).await }),
+            "a restart that was cancelled stays in the way",
+            &["order::cancelled_meanwhile"],
+            Hooks::new().restart(|i, ctx, slot| async move {
+                if i.recall::<bool>("under way").is_some() {
+                    return Err(Error::new(ErrorKind::Conflict, "restart the slot"));
+                }
+                tokio::task::yield_now().await;
+                let done = i.backend().restart(&ctx, &slot).await;
+                if ctx.cancel().is_cancelled() {
+                    i.remember("under way", true);
+                }
+                done
+            }),
         ),
         Mutant::new(
             "stopping is not told",
@@ -152,6 +177,56 @@ fn cuts() -> Vec<Mutant> {
             Hooks::new().exec(|i, ctx, (slot, spec)| async move {
                 let told = format!("{:?}", spec.argv);
                 i.backend().exec(&ctx, &slot, &spec).await.map_err(|error| error.with_detail(told))
+            }),
+        ),
+    ]
+}
+
+fn beginnings() -> Vec<Mutant> {
+    vec![
+        Mutant::new(
+            "nobody asks whether the call is cancelled",
+            &["order::cancelled_before"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                i.backend().prepare(&ctx.with_cancel(Cancel::new()), &spec).await
+            }),
+        ),
+        Mutant::new(
+            "nobody looks at the deadline",
+            &["order::deadline_passed"],
+            Hooks::new().prepare(|i, _, spec| async move { i.backend().prepare(&fresh(), &spec).await }),
+        ),
+        Mutant::new(
+            "a start that is not to begin starts in secret",
+            NOT_TO_BEGIN,
+            Hooks::new().start(|i, ctx, slot| async move { secretly(&ctx, i.backend().start(&fresh(), &slot)).await }),
+        ),
+        Mutant::new(
+            "a stop that is not to begin stops in secret",
+            NOT_TO_BEGIN,
+            Hooks::new().stop(|i, ctx, slot| async move { secretly(&ctx, i.backend().stop(&fresh(), &slot)).await }),
+        ),
+        Mutant::new(
+            "a restart that is not to begin restarts in secret what runs",
+            NOT_TO_BEGIN,
+            Hooks::new().restart(|i, ctx, slot| async move {
+                match i.backend().status(&fresh(), &slot).await?.running() {
+                    true => secretly(&ctx, i.backend().restart(&fresh(), &slot)).await,
+                    false => i.backend().restart(&ctx, &slot).await,
+                }
+            }),
+        ),
+        Mutant::new(
+            "a destroy that is not to begin destroys in secret",
+            NOT_TO_BEGIN,
+            Hooks::new()
+                .destroy(|i, ctx, slot| async move { secretly(&ctx, i.backend().destroy(&fresh(), &slot)).await }),
+        ),
+        Mutant::new(
+            "a command that is not to begin runs in secret",
+            NOT_TO_BEGIN,
+            Hooks::new().exec(|i, ctx, (slot, spec)| async move {
+                secretly(&ctx, i.backend().exec(&fresh(), &slot, &spec)).await
             }),
         ),
     ]
