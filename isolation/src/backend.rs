@@ -34,7 +34,8 @@ use crate::{
 /// - A lifecycle call on a slot that another process holds waits, and fails as `Busy` at its deadline.
 /// - Lifecycle calls on two slots do not wait for each other.
 /// - `status`, `exec` and `logs` never wait for a lifecycle call.
-/// - Starting a slot while its pair runs fails as `Conflict` and leaves both as they are.
+/// - Starting a slot, or restarting a stopped one, while its pair runs fails as `Conflict` and leaves both as
+///   they are.
 ///
 /// **Failure and cancellation.** A future that is dropped and a [`Cancel`](crate::Cancel) that fires mean
 /// the same: our helpers end, and the slot is left so that the same call can be repeated.

@@ -113,7 +113,10 @@ impl Stateful {
         let _guard = self.slots.lock(ctx, slot).await?;
         self.slots.startable(slot, "restart the slot")?;
         self.manager()?;
-        self.down(slot).await?;
+        // What does not run is only started, so that a conflict with the pair leaves it as it is.
+        if self.nodes.status(slot).running() {
+            self.down(slot).await?;
+        }
         self.up(slot).await
     }
 
