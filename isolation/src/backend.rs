@@ -111,6 +111,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// - Starting what runs succeeds and leaves the running instance alone.
     /// - A start that meets a stale registration of its own slot clears it and goes on.
     /// - Starting a slot that was never prepared fails as `UnknownSlot` and leaves nothing.
+    /// - A slot that was started runs again after a reboot of the host, as a new instance, and one that was
+    ///   stopped or never started does not.
     ///
     /// # Errors
     ///

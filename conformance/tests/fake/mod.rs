@@ -162,6 +162,7 @@ impl Harness for Fake {
         caps.fault_manager_away = true;
         caps.fault_half_root = true;
         caps.fault_stale_registration = true;
+        caps.fault_reboot = true;
         // Some of what the fake does only root may do.
         caps.exec_user = is_root();
         caps.devices_usable = std::fs::File::open("/dev/kmsg").is_ok();
@@ -225,6 +226,10 @@ impl Harness for Fake {
             }
             Fault::StaleRegistration(slot) => {
                 std::fs::write(self.file(slot, "pid"), "4194304").ok()?;
+                undo(|| {})
+            }
+            Fault::Reboot => {
+                self.backend.reboot().await.ok()?;
                 undo(|| {})
             }
             Fault::ForeignMount { source, target } if bind(source, target) => {

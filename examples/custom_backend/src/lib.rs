@@ -1,7 +1,7 @@
 //! A mode of one's own, small and real: a slot is a directory, its node stack one supervised program of this host.
 //!
 //! It needs no root and nothing but that program. What the program writes is the slot's journal; a slot runs as long as the [`Bays`]
-//! it was started by. Commands see the host's files, so every grant is there already and is reported as ignored.
+//! it was started by, and does not come up again with the host, as the contract wants it and a service manager would see to. Commands see the host's files, so every grant is there already and is reported as ignored.
 //! `tests/conformance.rs` holds it to the contract, and its `caps` say what it does not claim.
 
 use std::path::PathBuf;

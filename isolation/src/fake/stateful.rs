@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::node;
 use crate::slot_store::is_there;
@@ -12,9 +13,12 @@ use crate::{
     SlotStore, Status, Supervisor, SystemRunner, UnitName,
 };
 
+/// How long a reboot may take.
+const BOOT: Duration = Duration::from_secs(60);
+
 /// Below the directory: `<slot>/` is the root, `<slot>.conf` the configuration, `<slot>.json` the spec and
-/// the mark of a finished root, `<slot>.changing` what it is being brought to, `<slot>.pid` the registration of a running one,
-/// `slot-<slot>.lock` its lock.
+/// the mark of a finished root, `<slot>.changing` what it is being brought to, `<slot>.pid` the registration of one that was started, by
+/// which it comes up again with the host, `slot-<slot>.lock` its lock.
 pub(super) struct Stateful {
     slots: SlotStore,
     pair: SlotPair,
@@ -143,6 +147,22 @@ impl Stateful {
     async fn down(&self, slot: &SlotName) -> Result<()> {
         self.nodes.stop(slot).await?;
         let _ = std::fs::remove_file(self.file(slot, "pid"));
+        Ok(())
+    }
+
+    pub(super) async fn reboot(&self) -> Result<()> {
+        let ctx = OpCtx::new(BOOT);
+        let mut held = Vec::new();
+        for slot in self.pair.both() {
+            held.push(self.slots.lock(&ctx, slot).await?);
+            self.nodes.stop(slot).await?;
+        }
+        for slot in self.pair.both() {
+            if is_there(&self.file(slot, "pid"))? {
+                // One that can't start keeps the host from nothing else.
+                let _ = self.up(slot).await;
+            }
+        }
         Ok(())
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use isolation::{
-    Cancel, DirRoot, Error, ErrorKind, EventSink, NodeRoot, OpCtx, PrepareReport, Result, SlotState, Status,
+    Cancel, DirRoot, Error, ErrorKind, EventSink, NodeRoot, OpCtx, PrepareReport, Result, SlotName, SlotState, Status,
 };
 
 use super::Mutant;
-use super::hooks::Hooks;
+use super::hooks::{Hooks, Inner};
 
 fn fresh() -> OpCtx {
     OpCtx::new(Duration::from_secs(20))
@@ -232,6 +232,18 @@ fn beginnings() -> Vec<Mutant> {
     ]
 }
 
+/// No process has this id.
+const STRANGER: &str = "4194304";
+
+/// Makes a slot one that comes up with the host, or none, as the stateful fake keeps it.
+fn register(inner: &Inner, slot: &SlotName, comes_up: bool) {
+    if let Some(root) = inner.root(slot) {
+        let file = root.dir().with_extension("pid");
+        // A hidden fault must not show as another one.
+        let _ = if comes_up { std::fs::write(file, STRANGER) } else { std::fs::remove_file(file) };
+    }
+}
+
 fn faults() -> Vec<Mutant> {
     vec![
         Mutant::new(
@@ -255,6 +267,42 @@ fn faults() -> Vec<Mutant> {
                     true => Err(Error::new(ErrorKind::Command, "start the slot").with_detail("it exists already")),
                     false => i.backend().start(&ctx, &slot).await,
                 }
+            }),
+        ),
+        Mutant::new(
+            "a start is forgotten at a reboot",
+            &["faults::reboot_starts_again"],
+            Hooks::new().start(|i, ctx, slot| async move {
+                i.backend().start(&ctx, &slot).await?;
+                register(&i, &slot, false);
+                Ok(())
+            }),
+        ),
+        Mutant::new(
+            "a restart is forgotten at a reboot",
+            &["faults::reboot_starts_again"],
+            Hooks::new().restart(|i, ctx, slot| async move {
+                i.backend().restart(&ctx, &slot).await?;
+                register(&i, &slot, false);
+                Ok(())
+            }),
+        ),
+        Mutant::new(
+            "a stop is forgotten at a reboot",
+            &["faults::reboot_starts_nothing_else"],
+            Hooks::new().stop(|i, ctx, slot| async move {
+                i.backend().stop(&ctx, &slot).await?;
+                register(&i, &slot, true);
+                Ok(())
+            }),
+        ),
+        Mutant::new(
+            "what is prepared comes up at a reboot",
+            &["faults::reboot_starts_nothing_else"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                let (root, report) = i.backend().prepare(&ctx, &spec).await?;
+                let _ = std::fs::write(root.dir().with_extension("pid"), STRANGER);
+                Ok((root, report))
             }),
         ),
         Mutant::new(
