@@ -197,6 +197,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - A command that is talked to reads and answers while it runs, and its status comes at the end.
     /// - Dropping the handle of a running command ends the command.
+    /// - What `exec` refuses before it runs anything, `exec_stream` refuses with the same kind of error.
     ///
     /// # Errors
     ///
