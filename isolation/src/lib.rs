@@ -137,7 +137,8 @@
 //! cargo test --test conformance -- lifecycle::     # one area
 //! ```
 //!
-//! What you do not claim is listed as not applicable, never as passed. Begin with no claims and add them one by one.
+//! What you do not claim is listed as not applicable, never as passed. Begin with no claims and add them one by one. Only that grants of mounts
+//! or devices are taken has to be claimed at once: without the claim they must be refused.
 //!
 //! **8. Read a failure.** It names the case (`order::cut_short_and_again`), the sentence of [`Backend`] that is broken, the
 //! step, what was wanted and what was there, and the last calls before it. Look the sentence up, then what the case does: its

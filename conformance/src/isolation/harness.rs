@@ -25,6 +25,11 @@ pub struct Caps {
     pub signal_status: bool,
     /// A stopped slot's log can be read.
     pub logs_when_stopped: bool,
+    /// Mounts that an operator configured (`host-mount`) are taken: applied, or ignored with a reason. Where this is not claimed they
+    /// are refused as `GrantUnsupported`, and a case sees to that.
+    pub mounts: bool,
+    /// Device nodes (`host-device`) are taken, likewise.
+    pub devices: bool,
     /// Mounts are really visible inside.
     pub mounts_visible: bool,
     /// Read-only mounts really can't be written to.

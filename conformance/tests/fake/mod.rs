@@ -153,6 +153,8 @@ impl Harness for Fake {
         caps.stream_exec = true;
         caps.signal_status = true;
         caps.logs_when_stopped = true;
+        caps.mounts = true;
+        caps.devices = true;
         caps.mounts_visible = true;
         caps.main_pid = true;
         caps.executed = true;
@@ -253,6 +255,7 @@ impl Harness for Fake {
 }
 
 /// A fake of its own for each case.
+#[allow(dead_code, reason = "not every test takes the harness as it is")]
 pub(crate) fn setup() -> Setup {
     Setup::new("fake", || async { Ok(harness()) })
 }
