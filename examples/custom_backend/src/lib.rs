@@ -69,8 +69,10 @@ impl Backend for Bays {
             spec.validate()?;
             self.requirements().check_commands(&SystemRunner::default())?;
             let root: Arc<dyn NodeRoot> = Arc::new(self.root(&spec.slot)?);
-            let _held = self.slots.lock(ctx, &spec.slot).await?;
-            let changed = self.slots.prepare(spec, |root, _| root.create_dir_all(&node_path!("/etc"), 0o755))?;
+            let held = self.slots.lock(ctx, &spec.slot).await?;
+            let fill =
+                self.slots.prepare(ctx, held, spec, |root, _, _| root.create_dir_all(&node_path!("/etc"), 0o755));
+            let changed = fill.await?;
             let grants = spec.grants.iter().enumerate();
             let ignored = grants.map(|(n, grant)| IgnoredGrant::new(n, grant.kind(), "commands see the host's files"));
             Ok((root, PrepareReport::new(changed).with_ignored(ignored.collect())))
@@ -79,17 +81,15 @@ impl Backend for Bays {
     }
 
     async fn start(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let start = self.up(slot.slot());
-        self.slots.lifecycle(ctx, Operation::Start, slot.slot(), start).await
+        self.slots.lifecycle(ctx, Operation::Start, slot.slot(), |_| self.up(slot.slot())).await
     }
 
     async fn stop(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let stop = self.nodes.stop(slot.slot());
-        self.slots.lifecycle(ctx, Operation::Stop, slot.slot(), stop).await
+        self.slots.lifecycle(ctx, Operation::Stop, slot.slot(), |_| self.nodes.stop(slot.slot())).await
     }
 
     async fn restart(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let restart = async {
+        let restart = |_| async {
             self.nodes.stop(slot.slot()).await?;
             self.up(slot.slot()).await
         };
@@ -97,11 +97,11 @@ impl Backend for Bays {
     }
 
     async fn destroy(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let destroy = async {
+        let destroy = |held| async {
             self.nodes.stop(slot.slot()).await?;
-            self.slots.remove(slot.slot())?;
+            // First, since whoever repeats a removal that was cut short may find no slot any more.
             self.nodes.forget(slot.slot());
-            Ok(())
+            self.slots.remove(ctx, held).await
         };
         self.slots.lifecycle(ctx, Operation::Destroy, slot.slot(), destroy).await
     }

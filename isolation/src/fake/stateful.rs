@@ -9,8 +9,8 @@ use super::node;
 use crate::slot_store::is_there;
 use crate::{
     Effect, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, HostCommand, HostRoot, HostRunner, LogOptions,
-    LogStream, NodeFs, NodePath, NodeSpec, OpCtx, PrepareReport, Reason, Requirements, Result, SlotName, SlotPair,
-    SlotStore, Status, Supervisor, SystemRunner, UnitName,
+    LogStream, NodeFs, NodePath, NodeSpec, OpCtx, PrepareReport, Reason, Requirements, Result, SlotGuard, SlotName,
+    SlotPair, SlotStore, Status, Stop, Supervisor, SystemRunner, UnitName,
 };
 
 /// How long a reboot may take.
@@ -84,25 +84,27 @@ impl Stateful {
         spec.validate()?;
         self.requirements().check_commands(&*self.runner)?;
         let root = Arc::new(self.root(&spec.slot)?);
-        let _guard = self.slots.lock(ctx, &spec.slot).await?;
+        let held = self.slots.lock(ctx, &spec.slot).await?;
         self.manager()?;
-        let changed = self.write(spec)?;
+        let changed = self.write(ctx, held, spec).await?;
         let (applied, ignored) = node::sort_grants(&spec.grants);
         Ok((root, PrepareReport::new(changed).with_applied(applied).with_ignored(ignored)))
     }
 
     /// Brings the disk to what `spec` says; whether that changed anything.
-    fn write(&self, spec: &NodeSpec) -> Result<bool> {
-        self.slots.prepare(spec, |root, before| {
+    async fn write(&self, ctx: &OpCtx, held: SlotGuard, spec: &NodeSpec) -> Result<bool> {
+        let (dir, asked, conf) =
+            (self.slots.dir().to_owned(), spec.clone(), node::render(spec, &self.requirements().after));
+        let write = move |root: &NodeFs, before: Option<&NodeSpec>, _: &Stop| {
             match before {
                 None => node::fill(root)?,
                 Some(before) => node::unlink(root, &before.grants)?,
             }
-            node::link(root, &spec.grants)?;
-            let conf = node::render(spec, &self.requirements().after);
-            let file = NodePath::root().join(format!("{}.conf", spec.slot))?;
-            NodeFs::open(self.slots.dir())?.write_atomic(&file, 0o644, conf.as_bytes())
-        })
+            node::link(root, &asked.grants)?;
+            let file = NodePath::root().join(format!("{}.conf", asked.slot))?;
+            NodeFs::open(dir)?.write_atomic(&file, 0o644, conf.as_bytes())
+        };
+        self.slots.prepare(ctx, held, spec, write).await
     }
 
     pub(super) async fn start(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
@@ -183,10 +185,10 @@ impl Stateful {
         if !there {
             return Ok(());
         }
-        let _guard = self.slots.lock(ctx, slot).await?;
+        let held = self.slots.lock(ctx, slot).await?;
         self.manager()?;
         self.down(slot).await?;
-        self.slots.remove(slot)?;
+        self.slots.remove(ctx, held.clone()).await?;
         NodeFs::open(self.slots.dir())?.remove(&NodePath::root().join(format!("{slot}.conf"))?)?;
         self.nodes.forget(slot);
         Ok(())
