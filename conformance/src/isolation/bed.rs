@@ -217,31 +217,15 @@ impl Bed {
 
     /// Waits until a process has `mark` among its arguments.
     pub(super) async fn seen(&self, mark: &str) -> Outcome {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(20) {
-            if running(mark) > 0 {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-        Err(Failure::new("running a command", "to see it run within 20 s", "nothing"))
+        let seen = until(Duration::from_secs(20), || async { Ok((running(mark) > 0).then_some(())) }).await?;
+        seen.ok_or_else(|| Failure::new("running a command", "to see it run within 20 s", "nothing"))
     }
 
     /// Waits until no process has `mark` among its arguments.
     pub(super) async fn gone(&self, step: &str, mark: &str) -> Outcome {
-        let begun = Instant::now();
-        loop {
-            // Looking takes long on a busy machine, so the clock counts and not the looks.
-            let late = begun.elapsed() > Duration::from_secs(5);
-            let left = processes(mark);
-            if left.is_empty() {
-                return Ok(());
-            }
-            if late {
-                return Err(Failure::new(step, "that no process of the command is left after 5 s", left.join(", ")));
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+        let gone = until(Duration::from_secs(5), || async { Ok((running(mark) == 0).then_some(())) }).await?;
+        let left = || processes(mark).join(", ");
+        gone.ok_or_else(|| Failure::new(step, "that no process of the command is left after 5 s", left()))
     }
 }
 

@@ -3,8 +3,8 @@
 use isolation::{ErrorKind, OpCtx, SlotName, SlotState, node_path};
 
 use super::super::Fault;
-use super::super::bed::{none, ok, refused};
-use super::{B, Case, millis, secs};
+use super::super::bed::{none, ok, refused, until};
+use super::{B, Case, secs};
 use crate::{Failure, Outcome, ensure, equal};
 
 const REBOOT: &str = "A slot that was started runs again after a reboot of the host, as a new instance, and one that was stopped or never started does not.";
@@ -107,14 +107,17 @@ async fn killed_from_outside(bed: B) -> Outcome {
     };
     let killed = tokio::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().await;
     ensure(killed.is_ok_and(|status| status.success()), "killing the main process", "success", String::new)?;
-    for _ in 0..250 {
+    let look = || async {
         let now = bed.status(&slot).await?;
-        if !now.running() || now.instance != before.instance {
-            return Ok(());
+        Ok((!now.running() || now.instance != before.instance).then_some(()))
+    };
+    match until(secs(5), look).await? {
+        Some(()) => Ok(()),
+        None => {
+            let now = crate::short(&bed.status(&slot).await?);
+            Err(Failure::new("5 s after the kill", "not running, or another instance", now))
         }
-        tokio::time::sleep(millis(20)).await;
     }
-    Err(Failure::new("5 s after the kill", "not running, or another instance", crate::short(&bed.status(&slot).await?)))
 }
 
 async fn no_space(bed: B) -> Outcome {

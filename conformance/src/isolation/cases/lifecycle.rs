@@ -2,9 +2,9 @@
 
 use isolation::{ErrorKind, Mode, NodeSpec, SlotState, node_path};
 
-use super::super::bed::{mark, none, ok, refused};
+use super::super::bed::{mark, none, ok, refused, until};
 use super::{B, Case, secs};
-use crate::{Outcome, ensure, equal};
+use crate::{Failure, Outcome, ensure, equal};
 
 const PREPARE_TWICE: &str = "Preparing again with an equal spec changes nothing and says so.";
 const STOP_AGAIN: &str = "Stopping what is stopped, or was never prepared, succeeds and changes nothing.";
@@ -133,9 +133,19 @@ async fn prepare_twice_changes_nothing(bed: B) -> Outcome {
     let slot = bed.a();
     bed.prepare(&slot).await?;
     let before = bed.footprint().await;
-    tokio::time::sleep(super::millis(20)).await;
+    files_get_later_times().await?;
     bed.prepare(&slot).await?;
     none("preparing again", "no change", &before.changes(&bed.footprint().await))
+}
+
+/// Waits until whatever is written can be told from what was written before by its time.
+async fn files_get_later_times() -> Outcome {
+    let failed = |error: std::io::Error| Failure::new("writing a file", "success", error.to_string());
+    let file = tempfile::NamedTempFile::new().map_err(failed)?;
+    let write = || std::fs::write(&file, "x").and_then(|()| file.path().metadata()?.modified()).map_err(failed);
+    let first = write()?;
+    let later = until(secs(5), || async { Ok((write()? > first).then_some(())) }).await?;
+    later.ok_or_else(|| Failure::new("writing a file for five seconds", "a later time", "the first one"))
 }
 
 async fn prepare_twice_says_so(bed: B) -> Outcome {

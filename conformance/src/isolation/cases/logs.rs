@@ -6,7 +6,7 @@ use isolation::{Cancel, ErrorKind, LogEntries, LogFormat, LogOptions, LogStream,
 use tokio::io::AsyncReadExt;
 
 use super::super::Fault;
-use super::super::bed::{ok, refused};
+use super::super::bed::{ok, refused, until};
 use super::{B, Case, secs};
 use crate::{Failure, Outcome, ensure, equal, within};
 
@@ -170,18 +170,9 @@ async fn dropped(bed: B) -> Outcome {
         new.extend(children().difference(&before).copied());
         drop(log);
     }
-    for _ in 0..200 {
-        if new.is_disjoint(&children()) {
-            return Ok(());
-        }
-        tokio::time::sleep(super::millis(100)).await;
-    }
-    let left: Vec<_> = new.intersection(&children()).copied().collect();
-    Err(Failure::new(
-        "20 s after four logs were dropped",
-        "no process of theirs, not even a zombie",
-        format!("{left:?}"),
-    ))
+    let gone = until(secs(20), || async { Ok(new.is_disjoint(&children()).then_some(())) }).await?;
+    let left = || format!("{:?}", new.intersection(&children()).collect::<Vec<_>>());
+    ensure(gone.is_some(), "20 s after four logs were dropped", "no process of theirs, not even a zombie", left)
 }
 
 async fn last_lines(bed: B) -> Outcome {

@@ -4,7 +4,7 @@ mod cuts;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use isolation::{ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase, SlotName, SlotState};
@@ -132,12 +132,13 @@ async fn one_after_the_other(bed: B) -> Outcome {
             }
         });
         let release = async {
-            tokio::time::sleep(millis(500)).await;
+            let waited = somebody_gives_up(&bed, Operation::Stop, &slot, millis(500)).await;
             released.store(true, Ordering::Relaxed);
             drop(held);
+            waited
         };
-        let (done, ()) = tokio::join!(join_all(calls), release);
-        done.into_iter().collect::<Outcome<Vec<()>>>()?;
+        let (done, waited) = tokio::join!(join_all(calls), release);
+        done.into_iter().chain([waited]).collect::<Outcome<Vec<()>>>()?;
     }
     beside_a_destroy(&bed, &slot).await
 }
@@ -147,11 +148,14 @@ async fn beside_a_destroy(bed: &B, slot: &SlotName) -> Outcome {
     bed.start(slot).await?;
     let held = if bed.harness().caps().fault_hold_lock { Some(bed.inject(Fault::HoldLock(slot)).await?) } else { None };
     let release = async {
-        tokio::time::sleep(millis(300)).await;
-        drop(held);
+        match held {
+            Some(_held) => somebody_gives_up(bed, Operation::Stop, slot, millis(300)).await,
+            None => Ok(()),
+        }
     };
     let (ctx, calls) = (bed.ctx(), [Operation::Destroy, Operation::Start, Operation::Restart]);
-    let (done, ()) = tokio::join!(join_all(calls.map(|operation| call(bed, operation, &ctx, slot))), release);
+    let (done, waited) = tokio::join!(join_all(calls.map(|operation| call(bed, operation, &ctx, slot))), release);
+    waited?;
     for (operation, done) in calls.iter().zip(done) {
         let step = format!("{operation} at once with others");
         match done {
@@ -161,6 +165,16 @@ async fn beside_a_destroy(bed: &B, slot: &SlotName) -> Outcome {
     }
     bed.state("after a destroy, a start and a restart at once", slot, &[SlotState::Absent]).await?;
     Ok(())
+}
+
+/// Returns once a call has given up on a held slot after so long: whoever came before it has waited that long, too.
+async fn somebody_gives_up(bed: &B, operation: Operation, slot: &SlotName, after: Duration) -> Outcome {
+    let (step, begun) = (format!("{operation} of a slot that stays held"), Instant::now());
+    let error = refused(&step, call(bed, operation, &OpCtx::new(after), slot).await, ErrorKind::Busy)?;
+    let waited = begun.elapsed();
+    // Clocks differ by a little.
+    let want = format!("that it waits for {after:?}");
+    ensure(waited + millis(100) >= after, &step, &want, || format!("{waited:?}, then {error}"))
 }
 
 /// One lifecycle call.
@@ -206,11 +220,13 @@ async fn waits_for_the_holder(bed: B) -> Outcome {
     bed.prepare(&slot).await?;
     let held = bed.inject(Fault::HoldLock(&slot)).await?;
     let release = async {
-        tokio::time::sleep(millis(1500)).await;
+        let waited = somebody_gives_up(&bed, Operation::Start, &slot, millis(1500)).await;
         drop(held);
+        waited
     };
     let ctx = bed.ctx();
-    let (started, ()) = tokio::join!(bed.backend().start(&ctx, &slot), release);
+    let (started, waited) = tokio::join!(bed.backend().start(&ctx, &slot), release);
+    waited?;
     ok("starting a slot that is released meanwhile", started)
 }
 

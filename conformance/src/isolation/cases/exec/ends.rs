@@ -74,13 +74,14 @@ pub(super) async fn met_by_a_stop(bed: B) -> Outcome {
         .await?;
         drop(early);
         ok("starting beside a command", started)?;
-        let command = sh("sleep 20");
+        let mark = mark();
+        let command = ExecSpec::new(["sleep", mark.as_str()]);
         let long = bed.exec(&slot, &command);
         let end = async {
-            tokio::time::sleep(millis(200)).await;
+            bed.seen(&mark).await?;
             if destroy { bed.destroy(&slot).await } else { bed.stop(&slot).await }
         };
-        let (_, ended) = within("a command met by a stop", secs(15), async { tokio::join!(long, end) }).await?;
+        let (_, ended) = within("a command met by a stop", secs(40), async { tokio::join!(long, end) }).await?;
         ended?;
         let late = within("a command after it", secs(15), bed.exec(&slot, &ExecSpec::new(["true"]))).await?;
         ensure(late.is_err(), "a command in a slot that does not run", "an error", || crate::short(&late))?;
