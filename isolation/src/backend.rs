@@ -34,12 +34,15 @@ use crate::{
 /// - A lifecycle call on a slot that another process holds waits, and fails as `Busy` at its deadline.
 /// - Lifecycle calls on two slots do not wait for each other.
 /// - `status`, `exec` and `logs` never wait for a lifecycle call.
-/// - Starting a slot while its pair runs fails as `Conflict` and leaves both as they are.
+/// - Starting a slot, or restarting a stopped one, while its pair runs fails as `Conflict` and leaves both as
+///   they are.
 ///
 /// **Failure and cancellation.** A future that is dropped and a [`Cancel`](crate::Cancel) that fires mean
 /// the same: our helpers end, and the slot is left so that the same call can be repeated.
 ///
 /// - A lifecycle call that was cut short can be repeated and then succeeds.
+/// - A lifecycle call whose `Cancel` fires ends within ten seconds, as a success or as `Cancelled`, and can be
+///   repeated.
 /// - No call takes a root that was prepared half-way for a finished one.
 /// - A call that is cancelled before it begins changes nothing and fails as `Cancelled`.
 /// - A call whose deadline has passed fails as `Timeout` and changes nothing.
@@ -108,6 +111,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// - Starting what runs succeeds and leaves the running instance alone.
     /// - A start that meets a stale registration of its own slot clears it and goes on.
     /// - Starting a slot that was never prepared fails as `UnknownSlot` and leaves nothing.
+    /// - A slot that was started runs again after a reboot of the host, as a new instance, and one that was
+    ///   stopped or never started does not.
     ///
     /// # Errors
     ///
@@ -192,6 +197,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - A command that is talked to reads and answers while it runs, and its status comes at the end.
     /// - Dropping the handle of a running command ends the command.
+    /// - What `exec` refuses before it runs anything, `exec_stream` refuses with the same kind of error.
     ///
     /// # Errors
     ///

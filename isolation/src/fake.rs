@@ -184,6 +184,18 @@ impl FakeBackend {
         }
     }
 
+    /// Reboots the host of a stateful fake: all nodes are gone, and then those come up again that were started and not stopped.
+    ///
+    /// # Errors
+    ///
+    /// As [`Backend::stop`]. A node that can't come up is none: its status tells.
+    pub async fn reboot(&self) -> Result<()> {
+        match &self.stateful {
+            Some(stateful) => stateful.reboot().await,
+            None => Ok(()),
+        }
+    }
+
     fn shared(&self) -> std::sync::MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }

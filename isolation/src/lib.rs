@@ -107,7 +107,9 @@
 //! ```
 //!
 //! [`SlotStore::lifecycle`] has this shape, for every call but `prepare`. Not to be able to look is an error, never "was not prepared". The
-//! work may be dropped at any `await`, and the same call must then succeed. Validate the spec first, give every grant a
+//! work may be dropped at any `await`, and the same call must then succeed. Copying and removing trees block: [`run_blocking`] keeps them
+//! off the runtime, and the slot stays held until such work has ended if a clone of the [`SlotGuard`] is moved into it, as [`SlotStore`]
+//! does. What was started comes up again with the host: `start` says so to whatever starts things there, and `stop` takes it back. Validate the spec first, give every grant a
 //! place in the [`PrepareReport`], ask [`mounts_below`] before a tree is removed, and say with [`Error::with_effect`] when
 //! something was changed before a failure.
 //!
@@ -137,7 +139,8 @@
 //! cargo test --test conformance -- lifecycle::     # one area
 //! ```
 //!
-//! What you do not claim is listed as not applicable, never as passed. Begin with no claims and add them one by one.
+//! What you do not claim is listed as not applicable, never as passed. Begin with no claims and add them one by one. Only that grants of mounts
+//! or devices are taken has to be claimed at once: without the claim they must be refused.
 //!
 //! **8. Read a failure.** It names the case (`order::cut_short_and_again`), the sentence of [`Backend`] that is broken, the
 //! step, what was wanted and what was there, and the last calls before it. Look the sentence up, then what the case does: its
@@ -150,6 +153,7 @@
 
 mod backend;
 mod backend_ext;
+mod blocking;
 pub mod discover;
 mod error;
 mod error_kind;
@@ -191,6 +195,7 @@ pub use async_trait::async_trait;
 
 pub use backend::Backend;
 pub use backend_ext::{BackendExt, Ready, UnitAction};
+pub use blocking::{Stop, run_blocking};
 pub use error::{Error, Result};
 pub use error_kind::{Effect, ErrorKind, Reason};
 pub use event::{Event, EventSink, FailedKind, OpId, Operation, Phase};

@@ -12,7 +12,7 @@ use rustix::fs::FlockOperation;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::{sleep, timeout_at};
 
-use crate::{Error, ErrorKind, OpCtx, Result, SlotName};
+use crate::{Error, ErrorKind, OpCtx, Result, SlotName, SlotRef};
 
 /// How often a lock that another process holds is tried again.
 const RETRY: Duration = Duration::from_millis(50);
@@ -62,7 +62,10 @@ impl SlotLocks {
         };
         loop {
             match self.try_lock(slot)? {
-                Ok(file) => return Ok(SlotGuard { _file: file, path: self.path(slot), _task: task }),
+                Ok(file) => {
+                    let held = Held { slot: slot.clone(), _file: file, path: self.path(slot), _task: task };
+                    return Ok(SlotGuard(Arc::new(held)));
+                }
                 Err(pid) if ctx.remaining().is_zero() => return Err(busy(pid)),
                 Err(_) => tokio::select! {
                     () = ctx.cancel().cancelled() => {
@@ -111,15 +114,26 @@ impl SlotLocks {
     }
 }
 
-/// A slot taken for one lifecycle call; dropping it gives the slot back and removes the lock's file.
+/// A slot taken for one lifecycle call. Clones hold it together: dropping the last gives the slot back and removes the lock's file. Work
+/// that may outlive the call, on a thread of its own, keeps one.
+#[derive(Debug, Clone)]
+pub struct SlotGuard(Arc<Held>);
+
 #[derive(Debug)]
-pub struct SlotGuard {
-    _file: File,
+struct Held {
+    slot: SlotName,
     path: PathBuf,
+    _file: File,
     _task: OwnedMutexGuard<()>,
 }
 
-impl Drop for SlotGuard {
+impl SlotRef for SlotGuard {
+    fn slot(&self) -> &SlotName {
+        &self.0.slot
+    }
+}
+
+impl Drop for Held {
     fn drop(&mut self) {
         // While it is still locked: whoever has opened it meanwhile sees that its name is gone and opens it anew.
         let _ = std::fs::remove_file(&self.path);
@@ -140,6 +154,8 @@ mod tests {
         let slot = SlotName::new("kube1").unwrap();
         let (ours, theirs) = (SlotLocks::new(dir.path()), SlotLocks::new(dir.path()));
         let guard = ours.acquire(&ctx(1000), &slot).await.unwrap();
+        assert_eq!(guard.slot(), &slot);
+        drop(guard.clone());
         for locks in [&ours, &theirs] {
             let error = locks.acquire(&ctx(120), &slot).await.unwrap_err();
             assert_eq!((error.kind(), error.holder_pid()), (ErrorKind::Busy, Some(std::process::id())));

@@ -31,7 +31,7 @@ use crate::{Error, ErrorKind, NodePath, Reason, Result};
 /// - `remove_tree` refuses to cross into another mount.
 /// - Devices, FIFOs and sockets are never opened.
 ///
-/// All methods block: call them from `spawn_blocking`. On a kernel without `openat2` they fail with
+/// All methods block: [`run_blocking`](crate::run_blocking) keeps long ones off the runtime. On a kernel without `openat2` they fail with
 /// [`ErrorKind::Unsupported`]; there is no weaker way round.
 #[derive(Debug, Clone)]
 pub struct NodeFs {

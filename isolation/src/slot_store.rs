@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use crate::{
     Effect, Error, ErrorKind, Grant, GrantKind, NodeFs, NodePath, NodeSpec, OpCtx, Operation, Result, SlotGuard,
-    SlotLocks, SlotName, mounts_below,
+    SlotLocks, SlotName, SlotRef, Stop, mounts_below, run_blocking,
 };
+
+const PREPARE: &str = "prepare the slot";
 
 /// The longest spec that is read back.
 const LIMIT: u64 = 16 << 20;
@@ -18,7 +20,7 @@ const LIMIT: u64 = 16 << 20;
 /// spec there is also `<slot>.changing`; if that was cut short, the file stays, and the slot is not started until a `prepare` has succeeded.
 /// `slot-<slot>.lock` is its lock, as of [`SlotLocks`]. What else a backend writes there is its own.
 ///
-/// What looks at files blocks for that long.
+/// What looks at a file blocks for that long; what writes and removes them does so on a thread of its own.
 #[derive(Debug, Clone)]
 pub struct SlotStore {
     dir: PathBuf,
@@ -98,24 +100,28 @@ impl SlotStore {
     ///
     /// Before anything is touched, locks included, a slot that was never prepared is refused, or has nothing to be stopped; of a slot without any
     /// files there is nothing to be destroyed: then `work` does not run, and the call succeeds. The same is asked again once the slot
-    /// is held, since whoever held it may have destroyed it. Dropping the future drops `work`.
+    /// is held, since whoever held it may have destroyed it. Dropping the future drops what `work` gave; what that has begun on a thread of
+    /// its own keeps the slot with a clone of the guard.
     ///
     /// # Errors
     ///
     /// As [`startable`](Self::startable) for a start or a restart; as [`OpCtx::lifecycle`], [`lock`](Self::lock) and `work`.
-    pub async fn lifecycle(
+    pub async fn lifecycle<F>(
         &self,
         ctx: &OpCtx,
         operation: Operation,
         slot: &SlotName,
-        work: impl Future<Output = Result<()>>,
-    ) -> Result<()> {
+        work: impl FnOnce(SlotGuard) -> F,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>>,
+    {
         ctx.lifecycle(operation, slot, async {
             if !self.has_work(operation, slot)? {
                 return Ok(());
             }
-            let _held = self.lock(ctx, slot).await?;
-            if self.has_work(operation, slot)? { work.await } else { Ok(()) }
+            let held = self.lock(ctx, slot).await?;
+            if self.has_work(operation, slot)? { work(held.clone()).await } else { Ok(()) }
         })
         .await
     }
@@ -129,21 +135,46 @@ impl SlotStore {
         }
     }
 
-    /// Brings a slot to `spec`, and says whether that changed anything. The caller holds the lock and has validated the spec.
+    /// Brings a slot to `spec`, and says whether that changed anything. The spec was validated before; `held` is its slot, which is given back
+    /// with the last clone.
     ///
     /// `write` gets the root and the spec that it was prepared with before; without one the root is empty, whatever a crash has left. It
     /// is not called when the specs are equal and the root is finished. After preparations that were cut short that spec has their grants,
     /// too: any of them may be in the root. The spec that is kept is in order: first the mounts as they were configured, then what is
     /// discovered, sorted.
     ///
+    /// All of this happens on a thread of its own, as by [`run_blocking`]: a call that is cut short leaves an unfinished preparation, and the
+    /// slot stays held until the thread has left it. Ask the [`Stop`] where `write` takes long.
+    ///
     /// # Errors
     ///
-    /// As `write`; [`ErrorKind::Conflict`] if something is mounted into an unfinished root, [`ErrorKind::Corrupt`] for an earlier
-    /// spec that is none, [`ErrorKind::Io`]. With [`Effect::Partial`] once something may be changed; the same call may be repeated.
-    pub fn prepare(
+    /// As `write`; [`ErrorKind::InvalidSlot`] if another slot is held, [`ErrorKind::Conflict`] if something is mounted into an unfinished
+    /// root, [`ErrorKind::Corrupt`] for an earlier spec that is none, [`ErrorKind::Io`]. With [`Effect::Partial`] once something may be changed;
+    /// the same call may be repeated.
+    pub async fn prepare(
+        &self,
+        ctx: &OpCtx,
+        held: SlotGuard,
+        spec: &NodeSpec,
+        write: impl FnOnce(&NodeFs, Option<&NodeSpec>, &Stop) -> Result<()> + Send + 'static,
+    ) -> Result<bool> {
+        if *held.slot() != spec.slot {
+            let other = format!("{} is held", held.slot());
+            return Err(Error::new(ErrorKind::InvalidSlot, PREPARE).with_detail(other));
+        }
+        let (store, spec) = (self.clone(), spec.clone());
+        run_blocking(ctx, PREPARE, move |stop| {
+            let _held = held;
+            store.bring(&spec, stop, write)
+        })
+        .await
+    }
+
+    fn bring(
         &self,
         spec: &NodeSpec,
-        write: impl FnOnce(&NodeFs, Option<&NodeSpec>) -> Result<()>,
+        stop: &Stop,
+        write: impl FnOnce(&NodeFs, Option<&NodeSpec>, &Stop) -> Result<()>,
     ) -> Result<bool> {
         let (slot, own) = (&spec.slot, NodeFs::open(&self.dir)?);
         let spec = in_order(spec);
@@ -157,7 +188,7 @@ impl SlotStore {
             let before = match (before, unfinished) {
                 (None, _) => {
                     own.remove(&changing)?;
-                    self.clear(&own, slot)?;
+                    self.clear(&own, slot, stop)?;
                     own.create_dir_all(&NodePath::new(format!("/{slot}"))?, 0o755)?;
                     None
                 }
@@ -167,7 +198,9 @@ impl SlotStore {
                     Some(with_more(&before, &left))
                 }
             };
-            write(&NodeFs::open_itself(&self.root_dir(slot))?, before.as_ref())?;
+            write(&NodeFs::open_itself(&self.root_dir(slot))?, before.as_ref(), stop)?;
+            // What nobody waited for to the end is not called finished.
+            stop.check()?;
             own.write_atomic(&mark, 0o644, &text(&spec)?)?;
             own.remove(&changing)
         };
@@ -184,23 +217,31 @@ impl SlotStore {
     }
 
     fn corrupt(&self, slot: &SlotName, cause: serde_json::Error) -> Error {
-        Error::new(ErrorKind::Corrupt, "prepare the slot").with_path(self.mark(slot)).because(cause)
+        Error::new(ErrorKind::Corrupt, PREPARE).with_path(self.mark(slot)).because(cause)
     }
 
-    /// Removes the files of a slot, first the mark. The caller holds the lock, and nothing runs in the slot.
+    /// Removes the files of a slot, first the mark. Nothing runs in the slot, which is given back with the last clone of `held`.
+    ///
+    /// It happens on a thread of its own, as by [`run_blocking`]: a call that is cut short leaves what was not removed yet, and the slot
+    /// stays held until the thread has left it.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Conflict`] with the mount point if something is mounted into the root: then nothing is removed.
     /// [`ErrorKind::Io`]. With [`Effect::Partial`]; the same call may be repeated.
-    pub fn remove(&self, slot: &SlotName) -> Result<()> {
+    pub async fn remove(&self, ctx: &OpCtx, held: SlotGuard) -> Result<()> {
+        let store = self.clone();
+        run_blocking(ctx, "remove the slot", move |stop| store.clear_all(held.slot(), stop)).await
+    }
+
+    fn clear_all(&self, slot: &SlotName, stop: &Stop) -> Result<()> {
         let remove = || {
             self.unmounted(slot)?;
             let own = NodeFs::open(&self.dir)?;
             for suffix in ["json", "changing"] {
                 own.remove(&NodePath::new(format!("/{slot}.{suffix}"))?)?;
             }
-            self.clear(&own, slot)
+            self.clear(&own, slot, stop)
         };
         remove().map_err(|error| error.with_effect(Effect::Partial))
     }
@@ -215,9 +256,9 @@ impl SlotStore {
         }
     }
 
-    fn clear(&self, own: &NodeFs, slot: &SlotName) -> Result<()> {
+    fn clear(&self, own: &NodeFs, slot: &SlotName, stop: &Stop) -> Result<()> {
         self.unmounted(slot)?;
-        own.remove_tree(&NodePath::new(format!("/{slot}"))?)
+        own.remove_tree_until(&NodePath::new(format!("/{slot}"))?, stop)
     }
 }
 
@@ -247,147 +288,4 @@ fn in_order(spec: &NodeSpec) -> NodeSpec {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::{HostPath, Purpose, node_path};
-
-    fn spec(grants: &[Grant]) -> NodeSpec {
-        NodeSpec::new(SlotName::new("kube1").unwrap()).with_grants(grants.to_vec())
-    }
-
-    fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<_> =
-            std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn the_mark_comes_last_and_goes_first() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, slot) = (SlotStore::new(dir.path()), SlotName::new("kube1").unwrap());
-        let fill = |root: &NodeFs, before: Option<&NodeSpec>| {
-            assert_eq!(before, None);
-            root.write_atomic(&node_path!("/file"), 0o644, b"")
-        };
-        // A root that nobody finished is made anew.
-        std::fs::create_dir_all(store.root_dir(&slot).join("stray")).unwrap();
-        let broken = store.prepare(&spec(&[]), |_, _| Err(Error::new(ErrorKind::Artifact, "fill a root")));
-        let broken = broken.unwrap_err();
-        assert_eq!((broken.kind(), broken.effect()), (ErrorKind::Artifact, Effect::Partial));
-        assert!(!store.is_prepared(&slot).unwrap());
-        assert!(store.prepare(&spec(&[]), fill).unwrap());
-        assert_eq!(names(&store.root_dir(&slot)), ["file"]);
-        assert!(!store.prepare(&spec(&[]), |_, _| unreachable!()).unwrap());
-        // Another spec for the same root sees the first.
-        let device = |node| Grant::device(Purpose::HostDevice, HostPath::new(node).unwrap());
-        let (a, b) = (device("/dev/kvm"), device("/dev/null"));
-        let changed = store.prepare(&spec(&[b.clone(), a.clone()]), |root, before| {
-            assert_eq!(before, Some(&spec(&[])));
-            assert!(root.metadata(&node_path!("/file")).unwrap().is_some());
-            Ok(())
-        });
-        assert!(changed.unwrap());
-        assert!(!store.prepare(&spec(&[a, b]), |_, _| unreachable!()).unwrap());
-        store.remove(&slot).unwrap();
-        store.remove(&slot).unwrap();
-        assert_eq!(names(dir.path()), [""; 0]);
-        std::fs::write(store.mark(&slot), "no spec").unwrap();
-        assert_eq!(store.prepare(&spec(&[]), fill).unwrap_err().kind(), ErrorKind::Corrupt);
-    }
-
-    #[tokio::test]
-    async fn what_was_never_prepared_is_not_touched() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, slot) = (SlotStore::new(dir.path().join("slots")), SlotName::new("kube1").unwrap());
-        let ctx = OpCtx::new(Duration::from_secs(5));
-        let run = |operation| store.lifecycle(&ctx, operation, &slot, async { panic!("there is no such slot") });
-        for operation in [Operation::Start, Operation::Restart] {
-            assert_eq!(run(operation).await.unwrap_err().kind(), ErrorKind::UnknownSlot);
-        }
-        run(Operation::Stop).await.unwrap();
-        run(Operation::Destroy).await.unwrap();
-        assert_eq!(names(dir.path()), [""; 0]);
-        std::fs::create_dir_all(store.root_dir(&slot)).unwrap();
-        store.lifecycle(&ctx, Operation::Destroy, &slot, async { store.remove(&slot) }).await.unwrap();
-        assert_eq!(names(store.dir()), [""; 0]);
-    }
-
-    #[test]
-    fn a_change_that_was_cut_short_is_no_finished_root() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, slot) = (SlotStore::new(dir.path()), SlotName::new("kube1").unwrap());
-        let [x, y, z] = ["/dev/kvm", "/dev/null", "/dev/zero"]
-            .map(|node| Grant::device(Purpose::HostDevice, HostPath::new(node).unwrap()));
-        let one = |grant: &Grant| spec(std::slice::from_ref(grant));
-        let fails = |_: &NodeFs, _: Option<&NodeSpec>| Err(Error::new(ErrorKind::Artifact, "write a root"));
-        assert!(store.prepare(&one(&x), |_, _| Ok(())).unwrap());
-        store.startable(&slot, "start").unwrap();
-        for grant in [&y, &z] {
-            let error = store.prepare(&one(grant), fails).unwrap_err();
-            assert_eq!((error.kind(), error.effect()), (ErrorKind::Artifact, Effect::Partial));
-            assert_eq!(store.startable(&slot, "start").unwrap_err().kind(), ErrorKind::NotPrepared);
-            assert!(store.is_prepared(&slot).unwrap());
-        }
-        // Back to the first: the root may hold grants of all three.
-        let back = store.prepare(&one(&x), |_, before| {
-            assert_eq!(before, Some(&spec(&[x.clone(), z.clone(), y.clone()])));
-            Ok(())
-        });
-        assert!(back.unwrap());
-        store.startable(&slot, "start").unwrap();
-        assert!(!store.prepare(&one(&x), |_, _| unreachable!()).unwrap());
-        // A link in place of the root is not followed.
-        let aside = dir.path().join("aside");
-        std::fs::rename(store.root_dir(&slot), &aside).unwrap();
-        std::os::unix::fs::symlink(&aside, store.root_dir(&slot)).unwrap();
-        let linked = store.prepare(&one(&y), |_, _| unreachable!());
-        assert_eq!(linked.unwrap_err().kind(), ErrorKind::Io);
-        std::fs::remove_dir(aside).unwrap();
-        // Whatever was cut short, nothing of it is left.
-        assert!(store.changing(&slot).exists());
-        store.remove(&slot).unwrap();
-        assert_eq!(names(dir.path()), [""; 0]);
-    }
-
-    #[tokio::test]
-    async fn what_can_not_be_found_out_is_an_error() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("file"), "").unwrap();
-        let (store, slot) = (SlotStore::new(dir.path().join("file/slots")), SlotName::new("kube1").unwrap());
-        assert_eq!(store.is_prepared(&slot).unwrap_err().kind(), ErrorKind::Io);
-        let ctx = OpCtx::new(Duration::from_secs(60));
-        for operation in [Operation::Start, Operation::Stop, Operation::Restart, Operation::Destroy] {
-            let done = store.lifecycle(&ctx, operation, &slot, async { panic!("nobody knows whether there is one") });
-            assert_eq!(done.await.unwrap_err().kind(), ErrorKind::Io, "{operation}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_call_that_waited_for_a_destroy_finds_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, slot) = (SlotStore::new(dir.path()), SlotName::new("kube1").unwrap());
-        let ctx = OpCtx::new(Duration::from_secs(60));
-        for operation in [Operation::Start, Operation::Restart, Operation::Stop, Operation::Destroy] {
-            store.prepare(&spec(&[]), |_, _| Ok(())).unwrap();
-            let held = store.lock(&ctx, &slot).await.unwrap();
-            let call = store.lifecycle(&ctx, operation, &slot, async { panic!("the slot is gone") });
-            let destroy = async {
-                // The call has been polled, and waits.
-                tokio::task::yield_now().await;
-                store.remove(&slot).unwrap();
-                drop(held);
-            };
-            let (done, ()) = tokio::join!(biased; call, destroy);
-            match operation {
-                Operation::Start | Operation::Restart => {
-                    assert_eq!(done.unwrap_err().kind(), ErrorKind::UnknownSlot, "{operation}");
-                }
-                _ => done.unwrap(),
-            }
-            assert_eq!(names(dir.path()), [""; 0]);
-        }
-    }
-}
+mod tests;

@@ -4,14 +4,13 @@ mod dir;
 mod tar;
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use async_trait::async_trait;
 
 pub use self::dir::DirSource;
 pub use self::tar::{TarSource, UnpackLimits};
-use crate::{Effect, Error, ErrorKind, NodeFs, OpCtx, Result};
+use crate::{Error, ErrorKind, NodeFs, OpCtx, Result, Stop, run_blocking};
 
 /// Where a root file system comes from.
 ///
@@ -65,41 +64,16 @@ impl RootfsSource for PreparedSource {
     }
 }
 
-/// Tells work on another thread that nobody waits for it any more.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    pub(crate) fn check(&self) -> Result<()> {
-        if self.0.load(Ordering::Relaxed) {
-            return Err(Error::new(ErrorKind::Cancelled, "unpack the root file system").with_effect(Effect::Partial));
-        }
-        Ok(())
-    }
-}
-
-struct StopOnDrop(Stop);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Runs blocking work that looks at its [`Stop`] often; dropping the future sets it.
-pub(crate) async fn on_thread<T: Send + 'static>(
+/// As [`run_blocking`]; what makes its reader panic is unusable, and no reason for the caller to panic.
+async fn on_thread(
     ctx: &OpCtx,
     operation: &'static str,
-    work: impl FnOnce(&Stop) -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let stop = Stop::default();
-    let _stop = StopOnDrop(stop.clone());
-    let thread = tokio::task::spawn_blocking(move || work(&stop));
-    let joined = async {
-        match thread.await {
-            Ok(done) => done,
-            Err(cause) => Err(Error::new(ErrorKind::Artifact, operation).because(cause)),
-        }
-    };
-    ctx.bound(operation, joined).await
+    work: impl FnOnce(&Stop) -> Result<()> + Send + 'static,
+) -> Result<()> {
+    run_blocking(ctx, operation, move |stop| {
+        let done = catch_unwind(AssertUnwindSafe(|| work(stop)));
+        let panicked = |_| Err(Error::new(ErrorKind::Artifact, operation).with_detail("its reader panicked"));
+        done.unwrap_or_else(panicked)
+    })
+    .await
 }

@@ -1,6 +1,7 @@
 //! What a case runs on: one harness, two slots, and shorthands that name what they wanted.
 
 use std::fmt::Debug;
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,23 @@ pub(super) fn refused<T: Debug>(step: &str, result: isolation::Result<T>, kind: 
 /// Fails `step` if there are lines.
 pub(super) fn none(step: &str, want: &str, lines: &[String]) -> Outcome {
     ensure(lines.is_empty(), step, want, || lines.join(", "))
+}
+
+/// Looks until something is found, at most `limit` long and at least once; what was found.
+pub(super) async fn until<T, F>(limit: Duration, look: impl Fn() -> F) -> Outcome<Option<T>>
+where
+    F: Future<Output = Outcome<Option<T>>>,
+{
+    let begun = Instant::now();
+    loop {
+        // Looking takes long on a busy machine, so the clock counts and not the looks.
+        let late = begun.elapsed() > limit;
+        let found = look().await?;
+        if found.is_some() || late {
+            return Ok(found);
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 impl Bed {
@@ -182,33 +200,32 @@ impl Bed {
         Ok(output.stdout_text())
     }
 
+    /// Waits until a slot runs as another instance than `before`.
+    pub(super) async fn runs_anew(&self, step: &str, slot: &SlotName, before: &Status) -> Outcome {
+        let look = || async {
+            let now = self.status(slot).await?;
+            Ok((now.running() && now.instance != before.instance).then_some(()))
+        };
+        match until(CALL, look).await? {
+            Some(()) => Ok(()),
+            None => {
+                let want = format!("that {slot} runs as another instance within a minute");
+                Err(Failure::new(step, want, crate::short(&self.status(slot).await?)))
+            }
+        }
+    }
+
     /// Waits until a process has `mark` among its arguments.
     pub(super) async fn seen(&self, mark: &str) -> Outcome {
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(20) {
-            if running(mark) > 0 {
-                return Ok(());
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-        Err(Failure::new("running a command", "to see it run within 20 s", "nothing"))
+        let seen = until(Duration::from_secs(20), || async { Ok((running(mark) > 0).then_some(())) }).await?;
+        seen.ok_or_else(|| Failure::new("running a command", "to see it run within 20 s", "nothing"))
     }
 
     /// Waits until no process has `mark` among its arguments.
     pub(super) async fn gone(&self, step: &str, mark: &str) -> Outcome {
-        let begun = Instant::now();
-        loop {
-            // Looking takes long on a busy machine, so the clock counts and not the looks.
-            let late = begun.elapsed() > Duration::from_secs(5);
-            let left = processes(mark);
-            if left.is_empty() {
-                return Ok(());
-            }
-            if late {
-                return Err(Failure::new(step, "that no process of the command is left after 5 s", left.join(", ")));
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+        let gone = until(Duration::from_secs(5), || async { Ok((running(mark) == 0).then_some(())) }).await?;
+        let left = || processes(mark).join(", ");
+        gone.ok_or_else(|| Failure::new(step, "that no process of the command is left after 5 s", left()))
     }
 }
 

@@ -25,6 +25,11 @@ pub struct Caps {
     pub signal_status: bool,
     /// A stopped slot's log can be read.
     pub logs_when_stopped: bool,
+    /// Mounts that an operator configured (`host-mount`) are taken: applied, or ignored with a reason. Where this is not claimed they
+    /// are refused as `GrantUnsupported`, and a case sees to that.
+    pub mounts: bool,
+    /// Device nodes (`host-device`) are taken, likewise.
+    pub devices: bool,
     /// Mounts are really visible inside.
     pub mounts_visible: bool,
     /// Read-only mounts really can't be written to.
@@ -51,6 +56,8 @@ pub struct Caps {
     pub fault_foreign_mount: bool,
     /// It can make the place where roots are read-only or full.
     pub fault_no_space: bool,
+    /// It can reboot the host, or what to the backend is one.
+    pub fault_reboot: bool,
 }
 
 /// A fault that a harness can bring about.
@@ -79,6 +86,9 @@ pub enum Fault<'a> {
     },
     /// Nothing can be written where roots are.
     NoSpace,
+    /// The host is rebooted, or what to the backend is one: nothing of it runs any more, and then what starts with a host does. It is over
+    /// once [`Harness::inject`] returns, and nodes may come up after that.
+    Reboot,
 }
 
 /// Your backend, as the suite takes it. Each case gets one of its own.

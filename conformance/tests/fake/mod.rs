@@ -153,6 +153,8 @@ impl Harness for Fake {
         caps.stream_exec = true;
         caps.signal_status = true;
         caps.logs_when_stopped = true;
+        caps.mounts = true;
+        caps.devices = true;
         caps.mounts_visible = true;
         caps.main_pid = true;
         caps.executed = true;
@@ -162,6 +164,7 @@ impl Harness for Fake {
         caps.fault_manager_away = true;
         caps.fault_half_root = true;
         caps.fault_stale_registration = true;
+        caps.fault_reboot = true;
         // Some of what the fake does only root may do.
         caps.exec_user = is_root();
         caps.devices_usable = std::fs::File::open("/dev/kmsg").is_ok();
@@ -227,6 +230,10 @@ impl Harness for Fake {
                 std::fs::write(self.file(slot, "pid"), "4194304").ok()?;
                 undo(|| {})
             }
+            Fault::Reboot => {
+                self.backend.reboot().await.ok()?;
+                undo(|| {})
+            }
             Fault::ForeignMount { source, target } if bind(source, target) => {
                 let target = target.to_path_buf();
                 undo(move || {
@@ -248,6 +255,7 @@ impl Harness for Fake {
 }
 
 /// A fake of its own for each case.
+#[allow(dead_code, reason = "not every test takes the harness as it is")]
 pub(crate) fn setup() -> Setup {
     Setup::new("fake", || async { Ok(harness()) })
 }

@@ -1,7 +1,7 @@
 //! A mode of one's own, small and real: a slot is a directory, its node stack one supervised program of this host.
 //!
 //! It needs no root and nothing but that program. What the program writes is the slot's journal; a slot runs as long as the [`Bays`]
-//! it was started by. Commands see the host's files, so every grant is there already and is reported as ignored.
+//! it was started by, and does not come up again with the host, as the contract wants it and a service manager would see to. Commands see the host's files, so every grant is there already and is reported as ignored.
 //! `tests/conformance.rs` holds it to the contract, and its `caps` say what it does not claim.
 
 use std::path::PathBuf;
@@ -69,8 +69,10 @@ impl Backend for Bays {
             spec.validate()?;
             self.requirements().check_commands(&SystemRunner::default())?;
             let root: Arc<dyn NodeRoot> = Arc::new(self.root(&spec.slot)?);
-            let _held = self.slots.lock(ctx, &spec.slot).await?;
-            let changed = self.slots.prepare(spec, |root, _| root.create_dir_all(&node_path!("/etc"), 0o755))?;
+            let held = self.slots.lock(ctx, &spec.slot).await?;
+            let fill =
+                self.slots.prepare(ctx, held, spec, |root, _, _| root.create_dir_all(&node_path!("/etc"), 0o755));
+            let changed = fill.await?;
             let grants = spec.grants.iter().enumerate();
             let ignored = grants.map(|(n, grant)| IgnoredGrant::new(n, grant.kind(), "commands see the host's files"));
             Ok((root, PrepareReport::new(changed).with_ignored(ignored.collect())))
@@ -79,17 +81,15 @@ impl Backend for Bays {
     }
 
     async fn start(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let start = self.up(slot.slot());
-        self.slots.lifecycle(ctx, Operation::Start, slot.slot(), start).await
+        self.slots.lifecycle(ctx, Operation::Start, slot.slot(), |_| self.up(slot.slot())).await
     }
 
     async fn stop(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let stop = self.nodes.stop(slot.slot());
-        self.slots.lifecycle(ctx, Operation::Stop, slot.slot(), stop).await
+        self.slots.lifecycle(ctx, Operation::Stop, slot.slot(), |_| self.nodes.stop(slot.slot())).await
     }
 
     async fn restart(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let restart = async {
+        let restart = |_| async {
             self.nodes.stop(slot.slot()).await?;
             self.up(slot.slot()).await
         };
@@ -97,11 +97,11 @@ impl Backend for Bays {
     }
 
     async fn destroy(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        let destroy = async {
+        let destroy = |held| async {
             self.nodes.stop(slot.slot()).await?;
-            self.slots.remove(slot.slot())?;
+            // First, since whoever repeats a removal that was cut short may find no slot any more.
             self.nodes.forget(slot.slot());
-            Ok(())
+            self.slots.remove(ctx, held).await
         };
         self.slots.lifecycle(ctx, Operation::Destroy, slot.slot(), destroy).await
     }

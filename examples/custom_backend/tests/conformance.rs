@@ -32,6 +32,8 @@ impl Harness for Mine {
         caps.stream_exec = true;
         caps.signal_status = true;
         caps.logs_when_stopped = true;
+        caps.mounts = true;
+        caps.devices = true;
         caps.main_pid = true;
         caps.fault_hold_lock = true;
         caps.fault_half_root = true;

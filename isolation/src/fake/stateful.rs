@@ -3,18 +3,22 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use super::node;
 use crate::slot_store::is_there;
 use crate::{
     Effect, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, HostCommand, HostRoot, HostRunner, LogOptions,
-    LogStream, NodeFs, NodePath, NodeSpec, OpCtx, PrepareReport, Reason, Requirements, Result, SlotName, SlotPair,
-    SlotStore, Status, Supervisor, SystemRunner, UnitName,
+    LogStream, NodeFs, NodePath, NodeSpec, OpCtx, PrepareReport, Reason, Requirements, Result, SlotGuard, SlotName,
+    SlotPair, SlotStore, Status, Stop, Supervisor, SystemRunner, UnitName,
 };
 
+/// How long a reboot may take.
+const BOOT: Duration = Duration::from_secs(60);
+
 /// Below the directory: `<slot>/` is the root, `<slot>.conf` the configuration, `<slot>.json` the spec and
-/// the mark of a finished root, `<slot>.changing` what it is being brought to, `<slot>.pid` the registration of a running one,
-/// `slot-<slot>.lock` its lock.
+/// the mark of a finished root, `<slot>.changing` what it is being brought to, `<slot>.pid` the registration of one that was started, by
+/// which it comes up again with the host, `slot-<slot>.lock` its lock.
 pub(super) struct Stateful {
     slots: SlotStore,
     pair: SlotPair,
@@ -80,25 +84,27 @@ impl Stateful {
         spec.validate()?;
         self.requirements().check_commands(&*self.runner)?;
         let root = Arc::new(self.root(&spec.slot)?);
-        let _guard = self.slots.lock(ctx, &spec.slot).await?;
+        let held = self.slots.lock(ctx, &spec.slot).await?;
         self.manager()?;
-        let changed = self.write(spec)?;
+        let changed = self.write(ctx, held, spec).await?;
         let (applied, ignored) = node::sort_grants(&spec.grants);
         Ok((root, PrepareReport::new(changed).with_applied(applied).with_ignored(ignored)))
     }
 
     /// Brings the disk to what `spec` says; whether that changed anything.
-    fn write(&self, spec: &NodeSpec) -> Result<bool> {
-        self.slots.prepare(spec, |root, before| {
+    async fn write(&self, ctx: &OpCtx, held: SlotGuard, spec: &NodeSpec) -> Result<bool> {
+        let (dir, asked, conf) =
+            (self.slots.dir().to_owned(), spec.clone(), node::render(spec, &self.requirements().after));
+        let write = move |root: &NodeFs, before: Option<&NodeSpec>, _: &Stop| {
             match before {
                 None => node::fill(root)?,
                 Some(before) => node::unlink(root, &before.grants)?,
             }
-            node::link(root, &spec.grants)?;
-            let conf = node::render(spec, &self.requirements().after);
-            let file = NodePath::root().join(format!("{}.conf", spec.slot))?;
-            NodeFs::open(self.slots.dir())?.write_atomic(&file, 0o644, conf.as_bytes())
-        })
+            node::link(root, &asked.grants)?;
+            let file = NodePath::root().join(format!("{}.conf", asked.slot))?;
+            NodeFs::open(dir)?.write_atomic(&file, 0o644, conf.as_bytes())
+        };
+        self.slots.prepare(ctx, held, spec, write).await
     }
 
     pub(super) async fn start(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
@@ -113,7 +119,10 @@ impl Stateful {
         let _guard = self.slots.lock(ctx, slot).await?;
         self.slots.startable(slot, "restart the slot")?;
         self.manager()?;
-        self.down(slot).await?;
+        // What does not run is only started, so that a conflict with the pair leaves it as it is.
+        if self.nodes.status(slot).running() {
+            self.down(slot).await?;
+        }
         self.up(slot).await
     }
 
@@ -143,6 +152,22 @@ impl Stateful {
         Ok(())
     }
 
+    pub(super) async fn reboot(&self) -> Result<()> {
+        let ctx = OpCtx::new(BOOT);
+        let mut held = Vec::new();
+        for slot in self.pair.both() {
+            held.push(self.slots.lock(&ctx, slot).await?);
+            self.nodes.stop(slot).await?;
+        }
+        for slot in self.pair.both() {
+            if is_there(&self.file(slot, "pid"))? {
+                // One that can't start keeps the host from nothing else.
+                let _ = self.up(slot).await;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) async fn stop(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
         if !self.slots.is_prepared(slot)? {
             return Ok(());
@@ -160,10 +185,10 @@ impl Stateful {
         if !there {
             return Ok(());
         }
-        let _guard = self.slots.lock(ctx, slot).await?;
+        let held = self.slots.lock(ctx, slot).await?;
         self.manager()?;
         self.down(slot).await?;
-        self.slots.remove(slot)?;
+        self.slots.remove(ctx, held.clone()).await?;
         NodeFs::open(self.slots.dir())?.remove(&NodePath::root().join(format!("{slot}.conf"))?)?;
         self.nodes.forget(slot);
         Ok(())

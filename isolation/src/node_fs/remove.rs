@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::write::temporary_name;
 use super::{NodeFs, Target, resolve};
-use crate::{Effect, Error, ErrorKind, NodePath, Reason, Result};
+use crate::{Effect, Error, ErrorKind, NodePath, Reason, Result, Stop};
 
 /// So many directories are open at once; a deeper tree is folded up while it is removed.
 const MAX_DEPTH: usize = 64;
@@ -53,16 +53,23 @@ impl NodeFs {
     ///
     /// [`ErrorKind::Conflict`] for a mount, else [`ErrorKind::Io`]; the effect is [`Effect::Partial`].
     pub fn remove_tree(&self, path: &NodePath) -> Result<()> {
+        self.remove_tree_until(path, &Stop::default())
+    }
+
+    /// As [`remove_tree`](Self::remove_tree), and fails as [`Stop::check`] does once that is set.
+    pub(crate) fn remove_tree_until(&self, path: &NodePath, stop: &Stop) -> Result<()> {
         const REMOVE: &str = "remove a tree";
         let target = self.locate(path);
+        let mut patience = Patience::new(PATIENCE, stop.clone());
         let removed = match target.parent() {
-            Ok(Some((dir, name))) => remove_entry(&dir, name, &mut Patience::new(PATIENCE)),
-            Ok(None) => empty_root(&target),
+            Ok(Some((dir, name))) => remove_entry(&dir, name, &mut patience),
+            Ok(None) => empty_root(&target, &mut patience),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
             Err(errno) => Err(errno),
         };
         match removed {
             Ok(()) => Ok(()),
+            Err(Errno::CANCELED) => stop.check(),
             Err(Errno::XDEV | Errno::BUSY) => Err(Error::new(ErrorKind::Conflict, REMOVE)
                 .with_path(target.agent_path())
                 .with_effect(Effect::Partial)
@@ -72,22 +79,28 @@ impl NodeFs {
     }
 }
 
-fn empty_root(target: &Target<'_>) -> Result<(), Errno> {
+fn empty_root(target: &Target<'_>, patience: &mut Patience) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let dir = resolve(target.area.fd.as_fd(), Path::new(""), flags, ResolveFlags::NO_XDEV)?;
-    empty(&dir, &mut Patience::new(PATIENCE))
+    empty(&dir, patience)
 }
 
-/// How much more of somebody else's writing is borne.
+/// How much more of somebody else's writing is borne, and whether anybody waits for the end.
 struct Patience {
     refills: usize,
     limit: Duration,
     ends: Option<Instant>,
+    stop: Stop,
 }
 
 impl Patience {
-    fn new(limit: Duration) -> Self {
-        Self { refills: 0, limit, ends: None }
+    fn new(limit: Duration, stop: Stop) -> Self {
+        Self { refills: 0, limit, ends: None, stop }
+    }
+
+    /// Another entry is about to go.
+    fn goes_on(&self) -> Result<(), Errno> {
+        if self.stop.is_set() { Err(Errno::CANCELED) } else { Ok(()) }
     }
 
     /// A directory that was emptied is not empty.
@@ -167,6 +180,7 @@ impl Level {
     }
 
     fn next(&mut self, patience: &mut Patience) -> Result<Option<(CString, FileType)>, Errno> {
+        patience.goes_on()?;
         if self.batch.is_empty() && self.listing.is_some() {
             patience.counted()?;
             self.fill()?;
@@ -248,12 +262,13 @@ mod tests {
                     }
                 });
             }
-            let removed = remove_entry(&top, OsStr::new("tree"), &mut Patience::new(Duration::from_millis(50)));
+            let removed =
+                remove_entry(&top, OsStr::new("tree"), &mut Patience::new(Duration::from_millis(50), Stop::default()));
             done.store(true, Ordering::Relaxed);
             // Whoever wins the race for an instant may get the tree away.
             assert!(matches!(removed, Ok(()) | Err(Errno::NOTEMPTY)), "{removed:?}");
         });
-        remove_entry(&top, OsStr::new("tree"), &mut Patience::new(PATIENCE)).unwrap();
+        remove_entry(&top, OsStr::new("tree"), &mut Patience::new(PATIENCE, Stop::default())).unwrap();
         assert!(!tree.exists());
     }
 
@@ -270,12 +285,25 @@ mod tests {
     }
 
     #[test]
+    fn a_removal_ends_once_nobody_waits_and_can_be_repeated() {
+        let dir = tempfile::tempdir().unwrap();
+        let (node, tree, stop) = (NodeFs::open(dir.path()).unwrap(), crate::node_path!("/tree"), Stop::default());
+        std::fs::create_dir_all(dir.path().join("tree/below")).unwrap();
+        stop.set();
+        let error = node.remove_tree_until(&tree, &stop).unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Cancelled, Effect::Partial));
+        assert!(dir.path().join("tree/below").is_dir());
+        node.remove_tree(&tree).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn patience_ends() {
-        let mut short = Patience::new(Duration::ZERO);
+        let mut short = Patience::new(Duration::ZERO, Stop::default());
         short.refilled().ok();
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(short.refilled(), Err(Errno::NOTEMPTY));
-        let mut long = Patience::new(Duration::from_secs(3600));
+        let mut long = Patience::new(Duration::from_secs(3600), Stop::default());
         assert!((0..MAX_REFILLS).all(|_| long.refilled().is_ok()));
         assert_eq!(long.refilled(), Err(Errno::NOTEMPTY));
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use super::{RootfsSource, Stop, on_thread};
-use crate::{Error, ErrorKind, NodeFs, NodePath, OpCtx, Result};
+use super::{RootfsSource, on_thread};
+use crate::{Error, ErrorKind, NodeFs, NodePath, OpCtx, Result, Stop};
 
 /// How deep a tree may be.
 const MAX_DEPTH: usize = 256;

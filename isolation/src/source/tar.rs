@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use tar::{Archive, Entry, EntryType};
 
 use super::dir::own;
-use super::{RootfsSource, Stop, on_thread};
-use crate::{Error, ErrorKind, NodeFileKind, NodeFs, NodePath, OpCtx, Result};
+use super::{RootfsSource, on_thread};
+use crate::{Error, ErrorKind, NodeFileKind, NodeFs, NodePath, OpCtx, Result, Stop};
 
 /// How much may be read for one entry besides the content of its file: headers, long names, extended attributes.
 const HEADERS: u64 = 1 << 20;

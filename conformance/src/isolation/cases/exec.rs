@@ -94,5 +94,11 @@ pub(super) fn cases() -> Vec<Case> {
             ends::dropped_stream_ends,
         )
         .needs("stream exec", |c| c.stream_exec),
+        Case::new(
+            "exec::stream_is_refused_alike",
+            "What `exec` refuses before it runs anything, `exec_stream` refuses with the same kind of error.",
+            ends::stream_is_refused_alike,
+        )
+        .needs("stream exec", |c| c.stream_exec),
     ]
 }

@@ -1,11 +1,13 @@
 //! What a host does wrong.
 
-use isolation::{ErrorKind, OpCtx, SlotState, node_path};
+use isolation::{ErrorKind, OpCtx, SlotName, SlotState, node_path};
 
 use super::super::Fault;
-use super::super::bed::{none, ok, refused};
-use super::{B, Case, millis, secs};
+use super::super::bed::{none, ok, refused, until};
+use super::{B, Case, secs};
 use crate::{Failure, Outcome, ensure, equal};
+
+const REBOOT: &str = "A slot that was started runs again after a reboot of the host, as a new instance, and one that was stopped or never started does not.";
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -51,6 +53,12 @@ pub(super) fn cases() -> Vec<Case> {
             missing_command,
         )
         .needs("hide command", |c| c.fault_hide_command),
+        Case::new("faults::reboot_starts_again", REBOOT, reboot_starts_again)
+            .needs("reboot", |c| c.fault_reboot)
+            .deadline(secs(600)),
+        Case::new("faults::reboot_starts_nothing_else", REBOOT, reboot_starts_nothing_else)
+            .needs("reboot", |c| c.fault_reboot)
+            .deadline(secs(600)),
     ]
 }
 
@@ -99,14 +107,17 @@ async fn killed_from_outside(bed: B) -> Outcome {
     };
     let killed = tokio::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status().await;
     ensure(killed.is_ok_and(|status| status.success()), "killing the main process", "success", String::new)?;
-    for _ in 0..250 {
+    let look = || async {
         let now = bed.status(&slot).await?;
-        if !now.running() || now.instance != before.instance {
-            return Ok(());
+        Ok((!now.running() || now.instance != before.instance).then_some(()))
+    };
+    match until(secs(5), look).await? {
+        Some(()) => Ok(()),
+        None => {
+            let now = crate::short(&bed.status(&slot).await?);
+            Err(Failure::new("5 s after the kill", "not running, or another instance", now))
         }
-        tokio::time::sleep(millis(20)).await;
     }
-    Err(Failure::new("5 s after the kill", "not running, or another instance", crate::short(&bed.status(&slot).await?)))
 }
 
 async fn no_space(bed: B) -> Outcome {
@@ -160,4 +171,47 @@ async fn missing_command(bed: B) -> Outcome {
     none("the refused `prepare`", "no change", &bed.changes().await)?;
     drop(hidden);
     bed.prepare(&slot).await.map(drop)
+}
+
+async fn reboot_starts_again(bed: B) -> Outcome {
+    let (slot, _) = bed.up().await?;
+    let first = bed.status(&slot).await?;
+    bed.inject(Fault::Reboot).await?;
+    bed.runs_anew("a reboot after a start", &slot, &first).await?;
+    // What comes up with the host does so again and again, and whoever restarts it changes nothing about that.
+    bed.restart(&slot).await?;
+    let second = bed.status(&slot).await?;
+    bed.inject(Fault::Reboot).await?;
+    bed.runs_anew("a reboot after a restart", &slot, &second).await?;
+    bed.start(&slot).await?;
+    bed.sh(&slot, "true").await.map(drop)
+}
+
+async fn down(bed: &B, step: &str, slot: &SlotName) -> Outcome {
+    let status = bed.status(slot).await?;
+    ensure(!status.running(), &format!("{slot} after {step}"), "not running", || crate::short(&status))
+}
+
+async fn reboot_starts_nothing_else(bed: B) -> Outcome {
+    let (a, b) = (bed.a(), bed.b());
+    bed.prepare(&a).await?;
+    bed.prepare(&b).await?;
+    bed.inject(Fault::Reboot).await?;
+    down(&bed, "a reboot before any start", &a).await?;
+    down(&bed, "a reboot before any start", &b).await?;
+    // Each time the host is seen to start nodes before it is believed not to have started another.
+    bed.start(&b).await?;
+    down(&bed, "a start of the other slot", &a).await?;
+    let first = bed.status(&b).await?;
+    bed.inject(Fault::Reboot).await?;
+    bed.runs_anew("a reboot", &b, &first).await?;
+    down(&bed, "a reboot in which the other slot came up", &a).await?;
+    bed.stop(&b).await?;
+    bed.inject(Fault::Reboot).await?;
+    down(&bed, "a reboot after a stop", &b).await?;
+    bed.start(&a).await?;
+    let first = bed.status(&a).await?;
+    bed.inject(Fault::Reboot).await?;
+    bed.runs_anew("another reboot", &a, &first).await?;
+    down(&bed, "two reboots after a stop", &b).await
 }

@@ -1,8 +1,9 @@
 //! Grants, and whether requirements are honest.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use isolation::{DeviceClass, ErrorKind, Grant, GrantKind, HostPath, NodePath, NodeSpec, Purpose, node_path};
+use isolation::{DeviceClass, ErrorKind, Grant, GrantKind, HostPath, NodePath, NodeRoot, NodeSpec, Purpose, node_path};
 
 use super::super::bed::{none, ok, refused};
 use super::{B, Case};
@@ -21,9 +22,10 @@ pub(super) fn cases() -> Vec<Case> {
             "grants::only_the_new_ones",
             "Preparing again with other grants leaves exactly the new ones.",
             only_the_new_ones,
-        ),
-        Case::new("grants::order_of_discovery", STABLE, order_of_discovery),
-        Case::new("grants::order_of_mounts", STABLE, order_of_mounts),
+        )
+        .needs("mounts or devices", |c| c.mounts || c.devices),
+        Case::new("grants::order_of_discovery", STABLE, order_of_discovery).needs("devices", |c| c.devices),
+        Case::new("grants::order_of_mounts", STABLE, order_of_mounts).needs("mounts", |c| c.mounts),
         Case::new(
             "grants::invalid",
             "An invalid grant is refused as `InvalidGrant` with its position, before anything is written.",
@@ -33,7 +35,8 @@ pub(super) fn cases() -> Vec<Case> {
             "grants::no_injection",
             "No text in a grant can add a line or a section to a rendered file.",
             no_injection,
-        ),
+        )
+        .needs("mounts", |c| c.mounts),
         Case::new(
             "grants::mounts_are_visible",
             "What is mounted for a node can be seen inside at its target.",
@@ -76,7 +79,7 @@ fn host(path: &str) -> Outcome<HostPath> {
     ok(&format!("the host path {path}"), HostPath::new(path))
 }
 
-/// One grant of every legal combination.
+/// Grants of every legal combination, two device nodes for the host among them.
 fn every_kind() -> Outcome<Vec<Grant>> {
     let class = ok("a device class", DeviceClass::new("char-mem"))?;
     let mut all = Vec::new();
@@ -86,9 +89,12 @@ fn every_kind() -> Outcome<Vec<Grant>> {
         let target = ok("a target", isolation::NodePath::new(format!("/mnt/suite{n}")))?;
         all.push(Grant::read_only_mount(purpose, host("/usr")?).with_target(target));
     }
-    for (purpose, node) in
-        [(Purpose::HostDevice, "/dev/null"), (Purpose::NvidiaDevice, "/dev/zero"), (Purpose::AmdDevice, "/dev/full")]
-    {
+    for (purpose, node) in [
+        (Purpose::HostDevice, "/dev/null"),
+        (Purpose::HostDevice, "/dev/random"),
+        (Purpose::NvidiaDevice, "/dev/zero"),
+        (Purpose::AmdDevice, "/dev/full"),
+    ] {
         all.push(Grant::device(purpose, host(node)?));
     }
     for purpose in [Purpose::HostDevice, Purpose::NvidiaDevice] {
@@ -118,6 +124,24 @@ async fn supported(bed: &B) -> Outcome<Vec<Grant>> {
 
 async fn accounted_for(bed: B) -> Outcome {
     let grants = supported(&bed).await?;
+    let caps = bed.harness().caps();
+    for (claim, claimed, kind, purpose) in [
+        ("mounts", caps.mounts, GrantKind::Mount, Purpose::HostMount),
+        ("devices", caps.devices, GrantKind::Device, Purpose::HostDevice),
+    ] {
+        let such = |grant: &&Grant| grant.kind() == kind && grant.purpose() == purpose && grant.source().is_some();
+        match (claimed, grants.iter().find(such)) {
+            (true, None) => {
+                let got = "`GrantUnsupported`";
+                return Err(Failure::new(format!("grants whose harness claims `{claim}`"), "that they are taken", got));
+            }
+            (false, Some(taken)) => {
+                let step = format!("a grant whose harness does not claim `{claim}`");
+                return Err(Failure::new(step, "`GrantUnsupported`", format!("{taken:?} was taken")));
+            }
+            _ => {}
+        }
+    }
     bed.destroy(&bed.a()).await?;
     let (_, report) = bed.prepare_with(&bed.spec(&bed.a()).with_grants(grants.clone())).await?;
     let mut listed: Vec<usize> = report.applied.clone();
@@ -139,34 +163,55 @@ fn mounts(dirs: &[(&str, &str)]) -> Outcome<Vec<Grant>> {
     dirs.iter().map(grant).collect()
 }
 
+fn devices(nodes: &[&str]) -> Outcome<Vec<Grant>> {
+    nodes.iter().map(|node| Ok(Grant::device(Purpose::HostDevice, host(node)?))).collect()
+}
+
 async fn only_the_new_ones(bed: B) -> Outcome {
+    let (slot, caps) = (bed.a(), bed.harness().caps());
+    if caps.devices {
+        let (old, new) = (devices(&["/dev/null", "/dev/zero"])?, devices(&["/dev/zero", "/dev/full"])?);
+        replaced(&bed, old, new).await?;
+        bed.destroy(&slot).await?;
+    }
+    if caps.mounts {
+        let old = mounts(&[("/usr/share", "/mnt/suite-old"), ("/usr/bin", "/mnt/suite-both")])?;
+        let new = mounts(&[("/usr/bin", "/mnt/suite-both"), ("/usr/lib", "/mnt/suite-new")])?;
+        let root = replaced(&bed, old, new).await?;
+        if caps.mounts_visible {
+            only_the_new_is_visible(&bed, &*root).await?;
+        }
+        bed.prepare_with(&bed.spec(&slot)).await?;
+        let bare = bed.harness().rendered(&slot).await;
+        ensure(!bare.contains("suite-"), "what is rendered without grants", "no grant", || bare.clone())?;
+    }
+    Ok(())
+}
+
+/// Prepares with old grants, then with new ones, and sees the same as of the new ones alone.
+async fn replaced(bed: &B, old: Vec<Grant>, new: Vec<Grant>) -> Outcome<Arc<dyn NodeRoot>> {
     let slot = bed.a();
-    let spec = |dirs: &[(&str, &str)]| Ok(bed.spec(&slot).with_grants(mounts(dirs)?));
-    let old = [("/usr/share", "/mnt/suite-old"), ("/usr/bin", "/mnt/suite-both")];
-    let new = [("/usr/bin", "/mnt/suite-both"), ("/usr/lib", "/mnt/suite-new")];
-    bed.prepare_with(&spec(&new)?).await?;
+    let (old, new) = (bed.spec(&slot).with_grants(old), bed.spec(&slot).with_grants(new));
+    bed.prepare_with(&new).await?;
     let want = bed.harness().rendered(&slot).await;
     bed.destroy(&slot).await?;
-    bed.prepare_with(&spec(&old)?).await?;
-    let (root, _) = bed.prepare_with(&spec(&new)?).await?;
+    bed.prepare_with(&old).await?;
+    let (root, _) = bed.prepare_with(&new).await?;
     equal("what is rendered after the second `prepare`", bed.harness().rendered(&slot).await, want)?;
-    if bed.harness().caps().mounts_visible {
-        bed.start(&slot).await?;
-        let count = |target: NodePath| format!("ls -A '{}' 2>/dev/null | wc -l", root.inside(&target).display());
-        let (old, new) = (count(node_path!("/mnt/suite-old")), count(node_path!("/mnt/suite-new")));
-        equal("the files of a mount that is no longer granted", bed.sh(&slot, &old).await?.trim(), "0")?;
-        let seen = bed.sh(&slot, &new).await?;
-        ensure(
-            seen.trim() != "0",
-            "the files that the node sees at the target of the new mount",
-            "at least one",
-            || seen.clone(),
-        )?;
-        bed.stop(&slot).await?;
-    }
-    bed.prepare_with(&bed.spec(&slot)).await?;
-    let bare = bed.harness().rendered(&slot).await;
-    ensure(!bare.contains("suite-"), "what is rendered without grants", "no grant", || bare.clone())
+    Ok(root)
+}
+
+async fn only_the_new_is_visible(bed: &B, root: &dyn NodeRoot) -> Outcome {
+    let slot = bed.a();
+    bed.start(&slot).await?;
+    let count = |target: NodePath| format!("ls -A '{}' 2>/dev/null | wc -l", root.inside(&target).display());
+    let (old, new) = (count(node_path!("/mnt/suite-old")), count(node_path!("/mnt/suite-new")));
+    equal("the files of a mount that is no longer granted", bed.sh(&slot, &old).await?.trim(), "0")?;
+    let seen = bed.sh(&slot, &new).await?;
+    ensure(seen.trim() != "0", "the files that the node sees at the target of the new mount", "at least one", || {
+        seen.clone()
+    })?;
+    bed.stop(&slot).await
 }
 
 async fn order_of_discovery(bed: B) -> Outcome {
@@ -175,6 +220,7 @@ async fn order_of_discovery(bed: B) -> Outcome {
     // Only what is discovered: mounts keep their order among each other.
     let mounts: Vec<_> = grants.iter().filter(|grant| grant.kind() == GrantKind::Mount).cloned().collect();
     grants.retain(|grant| grant.kind() != GrantKind::Mount);
+    ensure(grants.len() > 1, "grants that are discovered", "two at least, to turn round", || format!("{grants:?}"))?;
     for turn in 1..grants.len() {
         grants.rotate_left(1);
         grants.reverse();
@@ -187,15 +233,22 @@ async fn order_of_discovery(bed: B) -> Outcome {
 
 async fn order_of_mounts(bed: B) -> Outcome {
     let dirs = [("/usr/share", "/mnt/suite-z"), ("/usr/bin", "/mnt/suite-a"), ("/usr/lib", "/mnt/suite-m")];
-    bed.prepare_with(&bed.spec(&bed.a()).with_grants(mounts(&dirs)?)).await?;
+    let (_, report) = bed.prepare_with(&bed.spec(&bed.a()).with_grants(mounts(&dirs)?)).await?;
     let rendered = bed.harness().rendered(&bed.a()).await;
     let places: Vec<_> = dirs.iter().map(|(_, target)| rendered.find(target)).collect();
     let ordered = places.iter().all(Option::is_some) && places.is_sorted();
-    ensure(ordered, "three mounts, rendered", "in the given order", || rendered.clone())
+    // Of what is ignored nothing need be rendered.
+    let ignored = report.applied.is_empty() && places.iter().all(Option::is_none);
+    ensure(ordered || ignored, "three mounts, rendered", "in the given order", || rendered.clone())
 }
 
 async fn invalid(bed: B) -> Outcome {
-    let good = Grant::device(Purpose::HostDevice, host("/dev/null")?);
+    // Before the bad one stands a good one, of a kind that is not refused for another reason.
+    let good = match bed.harness().caps() {
+        caps if caps.devices => devices(&["/dev/null"])?,
+        caps if caps.mounts => mounts(&[("/usr", "/mnt/suite")])?,
+        _ => Vec::new(),
+    };
     for bad in [
         Grant::device(Purpose::HostDevice, host("/etc/passwd")?),
         Grant::device(Purpose::HostMount, host("/dev/null")?),
@@ -205,10 +258,10 @@ async fn invalid(bed: B) -> Outcome {
         Grant::mount(Purpose::HostMount, host("/usr")?).with_target(node_path!("/mnt/a\n[Service]")),
     ] {
         let step = format!("preparing with {bad:?}");
-        let spec = bed.spec(&bed.a()).with_grants(vec![good.clone(), bad]);
+        let spec = bed.spec(&bed.a()).with_grants([&good[..], &[bad][..]].concat());
         let prepared = bed.backend().prepare(&bed.ctx(), &spec).await;
         let error = refused(&step, prepared.map(drop), ErrorKind::InvalidGrant)?;
-        equal(&format!("{step}: its position"), error.index(), Some(1))?;
+        equal(&format!("{step}: its position"), error.index(), Some(good.len()))?;
         none(&step, "no change", &bed.changes().await)?;
     }
     Ok(())

@@ -2,14 +2,15 @@
 
 use isolation::{ErrorKind, Mode, NodeSpec, SlotState, node_path};
 
-use super::super::bed::{mark, none, ok, refused};
+use super::super::bed::{mark, none, ok, refused, until};
 use super::{B, Case, secs};
-use crate::{Outcome, ensure, equal};
+use crate::{Failure, Outcome, ensure, equal};
 
 const PREPARE_TWICE: &str = "Preparing again with an equal spec changes nothing and says so.";
 const STOP_AGAIN: &str = "Stopping what is stopped, or was never prepared, succeeds and changes nothing.";
 const STOP: &str = "When `stop` returns, the slot is not running and the processes of its node stack are gone.";
 const RESTART: &str = "Restarting gives a new instance that is ready on return and sees the same files.";
+const ONE_RUNS: &str = "Starting a slot, or restarting a stopped one, while its pair runs fails as `Conflict` and leaves both as they are.";
 const DESTROY: &str = "Destroying stops first and leaves neither files nor processes of the slot.";
 const DESTROY_AGAIN: &str = "Destroying what is gone, or was never prepared, succeeds and changes nothing.";
 
@@ -92,12 +93,10 @@ pub(super) fn cases() -> Vec<Case> {
             "A slot that was never prepared is `Absent`, not an error.",
             unknown_is_absent,
         ),
-        Case::new(
-            "lifecycle::one_runs_at_a_time",
-            "Starting a slot while its pair runs fails as `Conflict` and leaves both as they are.",
-            one_runs_at_a_time,
-        )
-        .needs("exclusive", |caps| caps.exclusive),
+        Case::new("lifecycle::one_runs_at_a_time", ONE_RUNS, one_runs_at_a_time)
+            .needs("exclusive", |caps| caps.exclusive),
+        Case::new("lifecycle::restart_beside_the_pair", ONE_RUNS, restart_beside_the_pair)
+            .needs("exclusive", |caps| caps.exclusive),
     ]
 }
 
@@ -134,9 +133,19 @@ async fn prepare_twice_changes_nothing(bed: B) -> Outcome {
     let slot = bed.a();
     bed.prepare(&slot).await?;
     let before = bed.footprint().await;
-    tokio::time::sleep(super::millis(20)).await;
+    files_get_later_times().await?;
     bed.prepare(&slot).await?;
     none("preparing again", "no change", &before.changes(&bed.footprint().await))
+}
+
+/// Waits until whatever is written can be told from what was written before by its time.
+async fn files_get_later_times() -> Outcome {
+    let failed = |error: std::io::Error| Failure::new("writing a file", "success", error.to_string());
+    let file = tempfile::NamedTempFile::new().map_err(failed)?;
+    let write = || std::fs::write(&file, "x").and_then(|()| file.path().metadata()?.modified()).map_err(failed);
+    let first = write()?;
+    let later = until(secs(5), || async { Ok((write()? > first).then_some(())) }).await?;
+    later.ok_or_else(|| Failure::new("writing a file for five seconds", "a later time", "the first one"))
 }
 
 async fn prepare_twice_says_so(bed: B) -> Outcome {
@@ -344,4 +353,26 @@ async fn one_runs_at_a_time(bed: B) -> Outcome {
     bed.state("the other slot", &b, &[SlotState::Prepared, SlotState::Stopped]).await?;
     bed.stop(&a).await?;
     bed.start(&b).await
+}
+
+async fn restart_beside_the_pair(bed: B) -> Outcome {
+    let (a, b) = (bed.a(), bed.b());
+    bed.prepare(&a).await?;
+    bed.prepare(&b).await?;
+    for was_started in [false, true] {
+        if was_started {
+            bed.stop(&a).await?;
+            bed.start(&b).await?;
+            bed.stop(&b).await?;
+        }
+        bed.start(&a).await?;
+        let (before, first) = (bed.footprint().await, bed.status(&a).await?);
+        refused("restarting the other slot", bed.backend().restart(&bed.ctx(), &b).await, ErrorKind::Conflict)?;
+        let second = bed.status(&a).await?;
+        equal("the running slot", (second.state, second.instance), (first.state, first.instance))?;
+        bed.state("the other slot", &b, &[SlotState::Prepared, SlotState::Stopped]).await?;
+        none("the refused restart", "no change", &before.changes(&bed.footprint().await))?;
+    }
+    bed.stop(&a).await?;
+    bed.restart(&b).await
 }

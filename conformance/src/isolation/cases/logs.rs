@@ -6,7 +6,7 @@ use isolation::{Cancel, ErrorKind, LogEntries, LogFormat, LogOptions, LogStream,
 use tokio::io::AsyncReadExt;
 
 use super::super::Fault;
-use super::super::bed::{ok, refused};
+use super::super::bed::{ok, refused, until};
 use super::{B, Case, secs};
 use crate::{Failure, Outcome, ensure, equal, within};
 
@@ -38,6 +38,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("logs::all_lines_following", LINES, all_lines_following),
         Case::new("logs::one_unit", UNITS, one_unit),
         Case::new("logs::all_units", UNITS, all_units),
+        Case::new("logs::not_the_other_slots", UNITS, not_the_other_slots),
         Case::new("logs::cursor", "Entries carry a cursor, and a log opened after it goes on behind it.", cursor),
         Case::new("logs::stopped_slot", "A stopped slot's log can still be read.", stopped_slot)
             .needs("logs when stopped", |c| c.logs_when_stopped),
@@ -169,18 +170,9 @@ async fn dropped(bed: B) -> Outcome {
         new.extend(children().difference(&before).copied());
         drop(log);
     }
-    for _ in 0..200 {
-        if new.is_disjoint(&children()) {
-            return Ok(());
-        }
-        tokio::time::sleep(super::millis(100)).await;
-    }
-    let left: Vec<_> = new.intersection(&children()).copied().collect();
-    Err(Failure::new(
-        "20 s after four logs were dropped",
-        "no process of theirs, not even a zombie",
-        format!("{left:?}"),
-    ))
+    let gone = until(secs(20), || async { Ok(new.is_disjoint(&children()).then_some(())) }).await?;
+    let left = || format!("{:?}", new.intersection(&children()).collect::<Vec<_>>());
+    ensure(gone.is_some(), "20 s after four logs were dropped", "no process of theirs, not even a zombie", left)
 }
 
 async fn last_lines(bed: B) -> Outcome {
@@ -220,6 +212,36 @@ async fn all_units(bed: B) -> Outcome {
     emit(&bed, &slot, CONTAINERD, ["word-theirs".to_owned()]).await;
     let got = lines(&bed, &slot, &cat(), "word-").await?;
     equal("all units' lines", got, vec!["word-mine".to_owned(), "word-theirs".to_owned()])
+}
+
+async fn not_the_other_slots(bed: B) -> Outcome {
+    let (a, b) = (bed.a(), bed.b());
+    bed.prepare(&b).await?;
+    bed.up().await?;
+    emit(&bed, &a, KUBELET, ["word-first".to_owned()]).await;
+    let of_one = cat().with_unit(unit(KUBELET)?);
+    equal("the log of the slot that runs", lines(&bed, &a, &cat(), "word-").await?, vec!["word-first".to_owned()])?;
+    bed.stop(&a).await?;
+    bed.start(&b).await?;
+    emit(&bed, &b, KUBELET, ["word-second".to_owned()]).await;
+    emit(&bed, &b, CONTAINERD, ["word-third".to_owned()]).await;
+    let both = vec!["word-second".to_owned(), "word-third".to_owned()];
+    equal("the log of the slot that was started then", lines(&bed, &b, &cat(), "word-").await?, both)?;
+    let got = lines(&bed, &b, &of_one, "word-").await?;
+    equal("that of one of its units", got, vec!["word-second".to_owned()])?;
+    if !bed.harness().caps().logs_when_stopped {
+        // What an earlier run has written need not be there any more, but nothing of the other slot may be.
+        bed.stop(&b).await?;
+        bed.start(&a).await?;
+        emit(&bed, &a, KUBELET, ["word-last".to_owned()]).await;
+        let got = lines(&bed, &a, &cat(), "word-").await?;
+        let own = |line: &String| line == "word-first" || line == "word-last";
+        let complete = got.last().is_some_and(|line| line == "word-last") && got.iter().all(own);
+        return ensure(complete, "the log of the first slot, started again", "its own lines", || got.join(", "));
+    }
+    let first = vec!["word-first".to_owned()];
+    equal("the log of the slot that was stopped", lines(&bed, &a, &cat(), "word-").await?, first.clone())?;
+    equal("that of one of its units", lines(&bed, &a, &of_one, "word-").await?, first)
 }
 
 async fn cursor(bed: B) -> Outcome {

@@ -1,17 +1,16 @@
 //! Who waits for whom, what a cut call leaves, what is told meanwhile.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+mod cuts;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use isolation::{Cancel, ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase, SlotName, SlotState};
+use isolation::{ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase, SlotName, SlotState};
 
 use super::super::Fault;
-use super::super::bed::{none, ok, refused};
+use super::super::bed::{ok, refused};
 use super::{B, Case, millis, secs};
 use crate::{Failure, Outcome, ensure, equal, within};
 
@@ -45,18 +44,24 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new(
             "order::cut_short_and_again",
             "A lifecycle call that was cut short can be repeated and then succeeds.",
-            cut_short_and_again,
+            cuts::cut_short_and_again,
+        )
+        .deadline(secs(600)),
+        Case::new(
+            "order::cancelled_meanwhile",
+            "A lifecycle call whose `Cancel` fires ends within ten seconds, as a success or as `Cancelled`, and can be repeated.",
+            cuts::cancelled_meanwhile,
         )
         .deadline(secs(600)),
         Case::new(
             "order::cancelled_before",
             "A call that is cancelled before it begins changes nothing and fails as `Cancelled`.",
-            cancelled_before,
+            cuts::cancelled_before,
         ),
         Case::new(
             "order::deadline_passed",
             "A call whose deadline has passed fails as `Timeout` and changes nothing.",
-            deadline_passed,
+            cuts::deadline_passed,
         ),
         Case::new(
             "order::events_in_pairs",
@@ -127,12 +132,13 @@ async fn one_after_the_other(bed: B) -> Outcome {
             }
         });
         let release = async {
-            tokio::time::sleep(millis(500)).await;
+            let waited = somebody_gives_up(&bed, Operation::Stop, &slot, millis(500)).await;
             released.store(true, Ordering::Relaxed);
             drop(held);
+            waited
         };
-        let (done, ()) = tokio::join!(join_all(calls), release);
-        done.into_iter().collect::<Outcome<Vec<()>>>()?;
+        let (done, waited) = tokio::join!(join_all(calls), release);
+        done.into_iter().chain([waited]).collect::<Outcome<Vec<()>>>()?;
     }
     beside_a_destroy(&bed, &slot).await
 }
@@ -142,11 +148,14 @@ async fn beside_a_destroy(bed: &B, slot: &SlotName) -> Outcome {
     bed.start(slot).await?;
     let held = if bed.harness().caps().fault_hold_lock { Some(bed.inject(Fault::HoldLock(slot)).await?) } else { None };
     let release = async {
-        tokio::time::sleep(millis(300)).await;
-        drop(held);
+        match held {
+            Some(_held) => somebody_gives_up(bed, Operation::Stop, slot, millis(300)).await,
+            None => Ok(()),
+        }
     };
     let (ctx, calls) = (bed.ctx(), [Operation::Destroy, Operation::Start, Operation::Restart]);
-    let (done, ()) = tokio::join!(join_all(calls.map(|operation| call(bed, operation, &ctx, slot))), release);
+    let (done, waited) = tokio::join!(join_all(calls.map(|operation| call(bed, operation, &ctx, slot))), release);
+    waited?;
     for (operation, done) in calls.iter().zip(done) {
         let step = format!("{operation} at once with others");
         match done {
@@ -156,6 +165,16 @@ async fn beside_a_destroy(bed: &B, slot: &SlotName) -> Outcome {
     }
     bed.state("after a destroy, a start and a restart at once", slot, &[SlotState::Absent]).await?;
     Ok(())
+}
+
+/// Returns once a call has given up on a held slot after so long: whoever came before it has waited that long, too.
+async fn somebody_gives_up(bed: &B, operation: Operation, slot: &SlotName, after: Duration) -> Outcome {
+    let (step, begun) = (format!("{operation} of a slot that stays held"), Instant::now());
+    let error = refused(&step, call(bed, operation, &OpCtx::new(after), slot).await, ErrorKind::Busy)?;
+    let waited = begun.elapsed();
+    // Clocks differ by a little.
+    let want = format!("that it waits for {after:?}");
+    ensure(waited + millis(100) >= after, &step, &want, || format!("{waited:?}, then {error}"))
 }
 
 /// One lifecycle call.
@@ -201,11 +220,13 @@ async fn waits_for_the_holder(bed: B) -> Outcome {
     bed.prepare(&slot).await?;
     let held = bed.inject(Fault::HoldLock(&slot)).await?;
     let release = async {
-        tokio::time::sleep(millis(1500)).await;
+        let waited = somebody_gives_up(&bed, Operation::Start, &slot, millis(1500)).await;
         drop(held);
+        waited
     };
     let ctx = bed.ctx();
-    let (started, ()) = tokio::join!(bed.backend().start(&ctx, &slot), release);
+    let (started, waited) = tokio::join!(bed.backend().start(&ctx, &slot), release);
+    waited?;
     ok("starting a slot that is released meanwhile", started)
 }
 
@@ -232,58 +253,6 @@ async fn looking_does_not_wait(bed: B) -> Outcome {
     ok("closing its log", log.close().await)?;
     drop(held);
     Ok(())
-}
-
-/// Polls `future` so often and drops it: a cut at each of its waits in turn.
-async fn polled<F: Future>(polls: u32, future: F) {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|context| {
-        left -= 1;
-        let ready = future.as_mut().poll(context).is_ready();
-        if ready || left == 0 { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-}
-
-async fn cut_short_and_again(bed: B) -> Outcome {
-    let slot = bed.a();
-    for polls in [1, 2, 3, 4, 6, 10, 20] {
-        for operation in LIFECYCLE {
-            let ctx = bed.ctx();
-            polled(polls, call(&bed, operation, &ctx, &slot)).await;
-            let again = call(&bed, operation, &ctx, &slot).await;
-            ok(&format!("{operation} again, after it was cut short at its poll {polls}"), again)?;
-        }
-        none("after the lives that were cut short", "nothing left", &bed.changes().await)?;
-    }
-    Ok(())
-}
-
-async fn cancelled_before(bed: B) -> Outcome {
-    let (slot, cancel) = (bed.a(), Cancel::new());
-    cancel.cancel();
-    let ctx = bed.ctx().with_cancel(cancel.clone());
-    let spec = bed.spec(&slot);
-    refused("preparing", bed.backend().prepare(&ctx, &spec).await.map(drop), ErrorKind::Cancelled)?;
-    none("a cancelled `prepare`", "no change", &bed.changes().await)?;
-    bed.prepare(&slot).await?;
-    let before = bed.footprint().await;
-    refused("starting", bed.backend().start(&ctx, &slot).await, ErrorKind::Cancelled)?;
-    refused("destroying", bed.backend().destroy(&ctx, &slot).await, ErrorKind::Cancelled)?;
-    none("cancelled calls", "no change", &before.changes(&bed.footprint().await))
-}
-
-async fn deadline_passed(bed: B) -> Outcome {
-    let slot = bed.a();
-    let late = || OpCtx::new(millis(0));
-    let spec = bed.spec(&slot);
-    refused("preparing", bed.backend().prepare(&late(), &spec).await.map(drop), ErrorKind::Timeout)?;
-    none("a late `prepare`", "no change", &bed.changes().await)?;
-    bed.prepare(&slot).await?;
-    let before = bed.footprint().await;
-    refused("destroying", bed.backend().destroy(&late(), &slot).await, ErrorKind::Timeout)?;
-    none("a late `destroy`", "no change", &before.changes(&bed.footprint().await))
 }
 
 async fn events_in_pairs(bed: B) -> Outcome {

@@ -183,6 +183,26 @@ fn ends() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "a stream in a stopped slot is a broken transport",
+            &["exec::stream_is_refused_alike"],
+            Hooks::new().exec_stream(|i, ctx, (slot, spec)| async move {
+                i.backend().exec_stream(&ctx, &slot, &spec).await.map_err(|error| match error.kind() {
+                    ErrorKind::NotRunning => Error::new(ErrorKind::Transport, "run a command"),
+                    _ => error,
+                })
+            }),
+        ),
+        Mutant::new(
+            "a stream without a program does nothing",
+            &["exec::stream_is_refused_alike"],
+            Hooks::new().exec_stream(|i, ctx, (slot, mut spec)| async move {
+                if spec.validate().is_err() {
+                    spec.argv = vec!["true".into()];
+                }
+                i.backend().exec_stream(&ctx, &slot, &spec).await
+            }),
+        ),
+        Mutant::new(
             "a stream says nothing",
             &["exec::stream_is_talked_to"],
             Hooks::new().exec_stream(|i, ctx, (slot, spec)| async move {

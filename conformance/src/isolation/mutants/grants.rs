@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use isolation::{Grant, GrantKind, HostPath, NodeFs, NodeSpec, OpCtx, Purpose, UnitName, node_path};
+use isolation::{Error, ErrorKind, Grant, GrantKind, HostPath, NodeFs, NodeSpec, OpCtx, Purpose, UnitName, node_path};
 
 use super::Mutant;
 use super::hooks::{Hooks, Inner, LyingRoot};
@@ -40,6 +40,16 @@ fn grants() -> Vec<Mutant> {
                 let (root, mut report) = i.backend().prepare(&ctx, &spec).await?;
                 report.applied.pop();
                 Ok((root, report))
+            }),
+        ),
+        Mutant::new(
+            "mounts that are claimed are refused",
+            &["grants::accounted_for", "grants::order_of_mounts"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                match spec.grants.iter().position(|grant| grant.kind() == GrantKind::Mount) {
+                    Some(at) => Err(Error::new(ErrorKind::GrantUnsupported, "prepare the slot").with_index(at)),
+                    None => i.backend().prepare(&ctx, &spec).await,
+                }
             }),
         ),
         asked("old grants stay", &["grants::only_the_new_ones"], |i, mut grants| {

@@ -179,6 +179,29 @@ fn beginnings() -> Vec<Mutant> {
                 i.backend().start(&ctx, &slot).await
             }),
         ),
+        Mutant::new(
+            "restarting a stopped slot stops the other",
+            &["lifecycle::restart_beside_the_pair"],
+            Hooks::new().restart(|i, ctx, slot| async move {
+                let pair = i.pair();
+                if !is(&i, &ctx, &slot, SlotState::is_running).await? {
+                    i.backend().stop(&ctx, pair.other(&slot)?).await?;
+                }
+                i.backend().restart(&ctx, &slot).await
+            }),
+        ),
+        Mutant::new(
+            "restarting what can't start restarts the other",
+            &["lifecycle::restart_beside_the_pair"],
+            Hooks::new().restart(|i, ctx, slot| async move {
+                let pair = i.pair();
+                let done = i.backend().restart(&ctx, &slot).await;
+                if done.is_err() {
+                    i.backend().restart(&ctx, pair.other(&slot)?).await?;
+                }
+                done
+            }),
+        ),
     ]
 }
 

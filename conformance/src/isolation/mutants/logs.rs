@@ -1,6 +1,7 @@
 //! What goes wrong with logs.
 
 use isolation::{Cancel, Error, ErrorKind, LogOptions, LogStream, OpCtx, SlotName, SlotState, UnitName};
+use tokio::io::AsyncReadExt;
 
 use super::Mutant;
 use super::hooks::{Hooks, Inner};
@@ -28,6 +29,17 @@ pub(super) fn mutants() -> Vec<Mutant> {
             options.unit = options.unit.or_else(|| UnitName::new("kubelet.service").ok());
             options
         }),
+        Mutant::new(
+            "the logs of both slots are one",
+            &["logs::not_the_other_slots"],
+            Hooks::new().logs(|i, ctx, (slot, options)| async move {
+                let log = i.backend().logs(&ctx, &slot, &options).await?;
+                match i.backend().logs(&ctx, i.pair().other(&slot)?, &options).await {
+                    Ok(other) => Ok(LogStream::from_reader(other.chain(log), |_| async { Ok(()) })),
+                    Err(_) => Ok(log),
+                }
+            }),
+        ),
         asked("the cursor is ignored", &["logs::cursor"], |mut options| {
             options.after = None;
             options

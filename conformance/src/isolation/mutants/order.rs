@@ -1,22 +1,33 @@
 //! What goes wrong between calls, and with faults.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use isolation::{
-    Cancel, DirRoot, Error, ErrorKind, EventSink, NodeRoot, OpCtx, PrepareReport, Result, SlotState, Status,
+    Cancel, DirRoot, Error, ErrorKind, EventSink, NodeRoot, OpCtx, PrepareReport, Result, SlotName, SlotState, Status,
 };
 
 use super::Mutant;
-use super::hooks::Hooks;
+use super::hooks::{Hooks, Inner};
 
 fn fresh() -> OpCtx {
     OpCtx::new(Duration::from_secs(20))
 }
 
+/// What finds calls that begin though they are not to.
+const NOT_TO_BEGIN: &[&str] = &["order::cancelled_before", "order::deadline_passed"];
+
+/// Does what it is not to begin, and then says that it did not.
+async fn secretly<T>(ctx: &OpCtx, work: impl Future<Output = Result<T>>) -> Result<T> {
+    let done = work.await?;
+    ctx.bound("begin", async { Ok(done) }).await
+}
+
 pub(super) fn mutants() -> Vec<Mutant> {
     let mut all = waits();
     all.extend(cuts());
+    all.extend(beginnings());
     all.extend(faults());
     all
 }
@@ -114,16 +125,30 @@ fn cuts() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
-            "nobody asks whether the call is cancelled",
-            &["order::cancelled_before"],
-            Hooks::new().prepare(|i, ctx, spec| async move {
-                i.backend().prepare(&ctx.with_cancel(Cancel::new()), &spec).await
+            "a cancelled stop is told as late",
+            &["order::cancelled_meanwhile"],
+            Hooks::new().stop(|i, ctx, slot| async move {
+                tokio::task::yield_now().await;
+                i.backend().stop(&ctx, &slot).await.map_err(|error| match error.kind() {
+                    ErrorKind::Cancelled => Error::new(ErrorKind::Timeout, "stop the slot"),
+                    _ => error,
+                })
             }),
         ),
         Mutant::new(
-            "nobody looks at the deadline",
-            &["order::deadline_passed"],
-            Hooks::new().prepare(|i, _, spec| async move { i.backend().prepare(&fresh(), &spec).await }),
+            "a restart that was cancelled stays in the way",
+            &["order::cancelled_meanwhile"],
+            Hooks::new().restart(|i, ctx, slot| async move {
+                if i.recall::<bool>("under way").is_some() {
+                    return Err(Error::new(ErrorKind::Conflict, "restart the slot"));
+                }
+                tokio::task::yield_now().await;
+                let done = i.backend().restart(&ctx, &slot).await;
+                if ctx.cancel().is_cancelled() {
+                    i.remember("under way", true);
+                }
+                done
+            }),
         ),
         Mutant::new(
             "stopping is not told",
@@ -157,6 +182,68 @@ fn cuts() -> Vec<Mutant> {
     ]
 }
 
+fn beginnings() -> Vec<Mutant> {
+    vec![
+        Mutant::new(
+            "nobody asks whether the call is cancelled",
+            &["order::cancelled_before"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                i.backend().prepare(&ctx.with_cancel(Cancel::new()), &spec).await
+            }),
+        ),
+        Mutant::new(
+            "nobody looks at the deadline",
+            &["order::deadline_passed"],
+            Hooks::new().prepare(|i, _, spec| async move { i.backend().prepare(&fresh(), &spec).await }),
+        ),
+        Mutant::new(
+            "a start that is not to begin starts in secret",
+            NOT_TO_BEGIN,
+            Hooks::new().start(|i, ctx, slot| async move { secretly(&ctx, i.backend().start(&fresh(), &slot)).await }),
+        ),
+        Mutant::new(
+            "a stop that is not to begin stops in secret",
+            NOT_TO_BEGIN,
+            Hooks::new().stop(|i, ctx, slot| async move { secretly(&ctx, i.backend().stop(&fresh(), &slot)).await }),
+        ),
+        Mutant::new(
+            "a restart that is not to begin restarts in secret what runs",
+            NOT_TO_BEGIN,
+            Hooks::new().restart(|i, ctx, slot| async move {
+                match i.backend().status(&fresh(), &slot).await?.running() {
+                    true => secretly(&ctx, i.backend().restart(&fresh(), &slot)).await,
+                    false => i.backend().restart(&ctx, &slot).await,
+                }
+            }),
+        ),
+        Mutant::new(
+            "a destroy that is not to begin destroys in secret",
+            NOT_TO_BEGIN,
+            Hooks::new()
+                .destroy(|i, ctx, slot| async move { secretly(&ctx, i.backend().destroy(&fresh(), &slot)).await }),
+        ),
+        Mutant::new(
+            "a command that is not to begin runs in secret",
+            NOT_TO_BEGIN,
+            Hooks::new().exec(|i, ctx, (slot, spec)| async move {
+                secretly(&ctx, i.backend().exec(&fresh(), &slot, &spec)).await
+            }),
+        ),
+    ]
+}
+
+/// No process has this id.
+const STRANGER: &str = "4194304";
+
+/// Makes a slot one that comes up with the host, or none, as the stateful fake keeps it.
+fn register(inner: &Inner, slot: &SlotName, comes_up: bool) {
+    if let Some(root) = inner.root(slot) {
+        let file = root.dir().with_extension("pid");
+        // A hidden fault must not show as another one.
+        let _ = if comes_up { std::fs::write(file, STRANGER) } else { std::fs::remove_file(file) };
+    }
+}
+
 fn faults() -> Vec<Mutant> {
     vec![
         Mutant::new(
@@ -180,6 +267,42 @@ fn faults() -> Vec<Mutant> {
                     true => Err(Error::new(ErrorKind::Command, "start the slot").with_detail("it exists already")),
                     false => i.backend().start(&ctx, &slot).await,
                 }
+            }),
+        ),
+        Mutant::new(
+            "a start is forgotten at a reboot",
+            &["faults::reboot_starts_again"],
+            Hooks::new().start(|i, ctx, slot| async move {
+                i.backend().start(&ctx, &slot).await?;
+                register(&i, &slot, false);
+                Ok(())
+            }),
+        ),
+        Mutant::new(
+            "a restart is forgotten at a reboot",
+            &["faults::reboot_starts_again"],
+            Hooks::new().restart(|i, ctx, slot| async move {
+                i.backend().restart(&ctx, &slot).await?;
+                register(&i, &slot, false);
+                Ok(())
+            }),
+        ),
+        Mutant::new(
+            "a stop is forgotten at a reboot",
+            &["faults::reboot_starts_nothing_else"],
+            Hooks::new().stop(|i, ctx, slot| async move {
+                i.backend().stop(&ctx, &slot).await?;
+                register(&i, &slot, true);
+                Ok(())
+            }),
+        ),
+        Mutant::new(
+            "what is prepared comes up at a reboot",
+            &["faults::reboot_starts_nothing_else"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                let (root, report) = i.backend().prepare(&ctx, &spec).await?;
+                let _ = std::fs::write(root.dir().with_extension("pid"), STRANGER);
+                Ok((root, report))
             }),
         ),
         Mutant::new(

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use isolation::{Cancel, ErrorKind, ExecSpec, ExecStatus, OpCtx};
+use isolation::{Cancel, ErrorKind, ExecSpec, ExecStatus, OpCtx, SlotName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::super::super::bed::{mark, ok, refused, sh};
+use super::super::super::bed::{mark, none, ok, refused, sh};
 use super::super::{B, millis, secs};
 use crate::{Failure, Outcome, ensure, equal, within};
 
@@ -74,13 +74,14 @@ pub(super) async fn met_by_a_stop(bed: B) -> Outcome {
         .await?;
         drop(early);
         ok("starting beside a command", started)?;
-        let command = sh("sleep 20");
+        let mark = mark();
+        let command = ExecSpec::new(["sleep", mark.as_str()]);
         let long = bed.exec(&slot, &command);
         let end = async {
-            tokio::time::sleep(millis(200)).await;
+            bed.seen(&mark).await?;
             if destroy { bed.destroy(&slot).await } else { bed.stop(&slot).await }
         };
-        let (_, ended) = within("a command met by a stop", secs(15), async { tokio::join!(long, end) }).await?;
+        let (_, ended) = within("a command met by a stop", secs(40), async { tokio::join!(long, end) }).await?;
         ended?;
         let late = within("a command after it", secs(15), bed.exec(&slot, &ExecSpec::new(["true"]))).await?;
         ensure(late.is_err(), "a command in a slot that does not run", "an error", || crate::short(&late))?;
@@ -118,4 +119,34 @@ pub(super) async fn dropped_stream_ends(bed: B) -> Outcome {
     bed.seen(&mark).await?;
     drop(stream);
     bed.gone("after the handle was dropped", &mark).await
+}
+
+/// Both ways to run a command refuse it, and with the same kind of error.
+async fn alike(bed: &B, step: &str, ctx: &OpCtx, slot: &SlotName, spec: &ExecSpec) -> Outcome {
+    let want = match bed.backend().exec(ctx, slot, spec).await {
+        Ok(output) => return Err(Failure::new(format!("`exec`: {step}"), "an error", crate::short(&output))),
+        Err(error) => error.kind(),
+    };
+    refused(&format!("`exec_stream`: {step}"), bed.backend().exec_stream(ctx, slot, spec).await, want).map(drop)
+}
+
+pub(super) async fn stream_is_refused_alike(bed: B) -> Outcome {
+    let (slot, command) = (bed.a(), ExecSpec::new(["true"]));
+    alike(&bed, "a slot that was never prepared", &bed.ctx(), &slot, &command).await?;
+    none("after commands in an absent slot", "no change", &bed.changes().await)?;
+    bed.prepare(&slot).await?;
+    alike(&bed, "a slot that was never started", &bed.ctx(), &slot, &command).await?;
+    bed.start(&slot).await?;
+    let before = bed.footprint().await;
+    for argv in [vec![], vec![""], vec!["a\0b"], vec!["touch", "/tmp/\0"]] {
+        let step = format!("the command {argv:?}");
+        alike(&bed, &step, &bed.ctx(), &slot, &ExecSpec::new(argv)).await?;
+    }
+    let cancel = Cancel::new();
+    cancel.cancel();
+    alike(&bed, "a cancelled call", &bed.ctx().with_cancel(cancel), &slot, &command).await?;
+    alike(&bed, "a call whose deadline has passed", &OpCtx::new(millis(0)), &slot, &command).await?;
+    none("after the refused commands", "no change", &before.changes(&bed.footprint().await))?;
+    bed.stop(&slot).await?;
+    alike(&bed, "a slot that was stopped", &bed.ctx(), &slot, &command).await
 }
