@@ -42,9 +42,9 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     ///
     /// `InvalidSpec` and `Unsupported` before anything is made; `NotOurs` and `SpecMismatch` without touching what is there; `Busy` if
     /// another process is changing this session's sandbox for longer than the provider's time limit, or again and again;
-    /// `DeadlineExceeded`, `ImagePull`, `Unschedulable`, `Forbidden`, `Unavailable`, `Lost`, `Protocol` if it cannot be made, or runs no commands,
-    /// in which case what was begun is removed. Where that is not known, the error has `Effect::Unknown`: it may be there, and the next
-    /// provision takes it up. With a gate also whatever its minter or revoker fails with.
+    /// `DeadlineExceeded`, `ImagePull`, `Unschedulable`, `Forbidden`, `Unavailable` if it cannot be made, in which case what was begun is
+    /// removed. Where that is not known, the error has `Effect::Unknown`: it may be there, and the next provision takes it up. Likewise `Lost`
+    /// or `Protocol` if it is made and runs no commands, and with a gate whatever its minter or revoker fails with.
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error>;
 
     /// Finds the session's sandbox.
@@ -57,7 +57,7 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `NotFound` also for a sandbox that is dead, being made or being removed; `NotOurs` if the name is taken by something else;
+    /// `NotFound` also for a sandbox that is dead, being made or being removed; `NotOurs` if the name is taken by something else.
     /// `SpecMismatch` if what is there is no sandbox that this backend can have made; `DeadlineExceeded`, `Unavailable` or `Forbidden` if it
     /// cannot be looked for.
     async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error>;
