@@ -48,6 +48,17 @@
 //! - A backend that is not here is one ignored entry that says what to do; with `CONFORMANCE_REQUIRE=mine` it is a failure.
 //! - A case that must wait long is ignored unless `CONFORMANCE_SLOW=1`, with which those that race also run twenty times each.
 //!
+//! `tests/k8s.rs` of this crate is such a file for a backend that is a service somewhere: nothing is made where no variable names the place. In
+//! the repository of this family it runs on a cluster of yours:
+//!
+//! ```sh
+//! CONFORMANCE_K8S=<context> CONFORMANCE_K8S_NAMESPACE=sandboxes CONFORMANCE_REQUIRE=k8s cargo test -p conformance --test k8s
+//! ```
+//!
+//! The namespace must allow Pods that run as root, and an init container with `NET_ADMIN`; `CONTRIBUTING.md` tells the rights, the images and
+//! the other variables. `-- --test-threads=2` spares a small cluster. `CONFORMANCE_K8S=<context> cargo test -p conformance` runs that test and
+//! all others of this crate.
+//!
 //! # 3. Read a failure
 //!
 //! ```text

@@ -12,68 +12,87 @@ use crate::toleration::Toleration;
 
 /// How a [`K8sProvider`](crate::K8sProvider) is set up: plain data, which can be stored and sent.
 ///
+/// What is set often has a `with_…`; any other field is set by itself:
+///
 /// ```
 /// use sandbox_k8s::K8sConfig;
 ///
-/// let config = K8sConfig::default().with_context("staging").with_namespace("sandboxes").with_deployment("team-a");
+/// let mut config = K8sConfig::default().with_context("staging").with_namespace("sandboxes").with_deployment("team-a");
+/// config.priority_class = Some("sandboxes".to_owned());
 /// config.validate()?;
 /// # Ok::<(), sandbox::Error>(())
+/// ```
+///
+/// As JSON, or in another format of serde, fields that are left out have their defaults, and others than these are refused. Durations are
+/// objects of whole seconds and nanoseconds:
+///
+/// ```
+/// # use sandbox_k8s::K8sConfig;
+/// let text = r#"{"namespace": "sandboxes", "ready_timeout": {"secs": 300, "nanos": 0}}"#;
+/// assert_eq!(serde_json::from_str::<K8sConfig>(text).unwrap().ready_timeout.as_secs(), 300);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct K8sConfig {
-    /// The kubeconfig file; `None` takes the usual ones. Only for [`connect`](Self::connect).
+    /// The kubeconfig file; `None`, the default, takes the usual ones. Only for [`connect`](Self::connect).
     pub kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig; `None` takes the current one. Only for [`connect`](Self::connect).
+    /// The context of the kubeconfig; `None`, the default, takes the current one. Only for [`connect`](Self::connect).
     pub context: Option<String>,
-    /// Where the Pods are made; `None` takes the client's default. Best one that holds nothing but sandboxes: who may label Pods
-    /// there may have them deleted.
+    /// Where the Pods are made; `None`, the default, takes the client's. Set it in a cluster: otherwise sandboxes are made beside the service
+    /// itself. Best one that holds nothing but sandboxes: who may label Pods there may have them deleted.
     pub namespace: Option<String>,
     /// Which deployment of the service this is: providers with the same name share their sandboxes, others in the same
-    /// namespace never touch them. A label value that is not empty.
+    /// namespace never touch them. A label value that is not empty; `default` unless it is set.
     pub deployment: String,
-    /// What the labels and annotations of the Pods begin with, before the slash: a DNS name.
+    /// What the labels and annotations of the Pods begin with, before the slash: a DNS name, `sandbox-k8s` unless it is set. Policies select by
+    /// it: those of `deploy/networkpolicy.yaml` have no effect on the Pods of another domain until their keys are changed as well.
     pub domain: String,
     /// The image of the init container that cuts the network off. It needs `sh`, `ip` and `grep`; it runs as root with
-    /// `NET_ADMIN` and nothing else, before anything of the tenant. Best pinned by digest.
+    /// `NET_ADMIN` and nothing else, before anything of the tenant. Best pinned by digest, as the default is:
+    /// [`NET_SETUP_IMAGE`](Self::NET_SETUP_IMAGE).
     pub net_setup_image: String,
-    /// When images are pulled.
+    /// When images are pulled; [`IfNotPresent`](ImagePullPolicy::IfNotPresent) unless it is set.
     pub image_pull_policy: ImagePullPolicy,
-    /// Names of the Secrets to pull images with. Whether they exist is not checked.
+    /// Names of the Secrets to pull images with; none by default. Whether they exist is not checked.
     pub image_pull_secrets: Vec<String>,
-    /// The RuntimeClass, such as one of gVisor or Kata; `None` is the cluster's default.
+    /// The RuntimeClass, such as one of gVisor or Kata; `None`, the default, is the cluster's. A session whose Pod has another one fails as
+    /// `SpecMismatch`, so that nobody takes a weaker wall for the one that was asked for: set it before there are sessions, or reap those
+    /// that there are. Where it is `None` again, any Pod is taken.
     pub runtime_class: Option<String>,
-    /// Labels that a node must have.
+    /// Labels that a node must have; none by default.
     pub node_selector: BTreeMap<String, String>,
-    /// Taints that the Pods stand.
+    /// Taints that the Pods stand; none by default.
     pub tolerations: Vec<Toleration>,
-    /// The ServiceAccount of the Pods; `None` is the namespace's default one. Its token is mounted in no case.
+    /// The ServiceAccount of the Pods; `None`, the default, is the namespace's. Its token is mounted in no case.
     pub service_account: Option<String>,
-    /// The PriorityClass of the Pods.
+    /// The PriorityClass of the Pods; `None`, the default, is the cluster's.
     pub priority_class: Option<String>,
-    /// Whether the Pods get a user namespace of their own: the API's `hostUsers`, turned round. `None` leaves it to the cluster.
+    /// Whether the Pods get a user namespace of their own: the API's `hostUsers`, turned round. `None`, the default, leaves it to the
+    /// cluster.
     pub user_namespaces: Option<bool>,
-    /// The bound of each writable volume, in bytes, where the spec has no bound on disk. Beyond it the Pod is evicted.
+    /// The bound of each writable volume, in bytes, where the spec has no bound on disk; 8 GiB unless it is set. Beyond it the Pod is
+    /// evicted. There are such volumes where the root is read-only, or `run_as_user` is another than 0.
     pub volume_bytes: u64,
-    /// How long a sandbox may live, in whole seconds; then it is dead. `None` is for ever.
+    /// How long a sandbox may live, in whole seconds; then it is dead. `None`, the default, is for ever.
     pub max_lifetime: Option<Duration>,
-    /// How long making a sandbox may take, from the call to the first shell. A provision that fails can take as long as `stop_timeout`
+    /// How long making a sandbox may take, from the call to the first shell; 120 seconds unless it is set. A provision that fails can take as long as `stop_timeout`
     /// more, to remove what it has begun.
     pub ready_timeout: Duration,
-    /// How long an image may fail to be pulled before a provision gives up.
+    /// How long an image may fail to be pulled before a provision gives up; 15 seconds unless it is set.
     pub image_pull_grace: Duration,
-    /// How long a Pod may find no node before a provision gives up. Longer than a cluster takes to add a node, where one does.
+    /// How long a Pod may find no node before a provision gives up; 30 seconds unless it is set. Set it to more than a cluster takes to add a
+    /// node, where one does.
     pub unschedulable_grace: Duration,
-    /// How long a sandbox that is removed may take to end by itself, in whole seconds. 0 removes the Pod from the API at once,
-    /// and its processes some moments later.
+    /// How long a sandbox that is removed may take to end by itself, in whole seconds; 2 unless it is set. 0 is a removal by force: the Pod is
+    /// gone from the API at once, and its processes some moments later, or, on a node that does not answer, nobody knows when.
     pub stop_grace: Duration,
-    /// How long removing a sandbox may take, `stop_grace` included. A Pod that is there ten seconds after its `stop_grace`, or three
+    /// How long removing a sandbox may take, `stop_grace` included; 30 seconds unless it is set. A Pod that is there ten seconds after its `stop_grace`, or three
     /// seconds before this is over, is removed by force, as where a node does not answer: its processes can live on for a while.
     pub stop_timeout: Duration,
-    /// How long one request to the API server may take, retries not included.
+    /// How long one request to the API server may take, retries not included; 15 seconds unless it is set.
     pub request_timeout: Duration,
-    /// How many shells may be starting at once, over all sandboxes of the provider. Nodes take long for many at once. A shell starts
+    /// How many shells may be starting at once, over all sandboxes of the provider; 8 unless it is set. Nodes take long for many at once. A shell starts
     /// until its first word, or for two seconds: one that never speaks holds up no other sandbox for longer.
     pub max_opening: usize,
 }

@@ -59,29 +59,31 @@ pub struct Finding {
     pub why: String,
 }
 
-/// What kind of thing a [`Finding`] is.
+/// What kind of thing a [`Finding`] is. All are [fatal](Finding::fatal) but [`MayNotWatchPods`](Self::MayNotWatchPods) and
+/// [`MayNotPatchPods`](Self::MayNotPatchPods).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// The server is older than the oldest that is supported.
+    /// The server is older than the oldest that is supported: 1.29.
     ServerTooOld,
-    /// No right to `get` `pods`.
+    /// No right to `get` `pods`: no sandbox is found or entered.
     MayNotGetPods,
-    /// No right to `list` `pods`.
+    /// No right to `list` `pods`: none is listed or reaped.
     MayNotListPods,
-    /// No right to `create` `pods`.
+    /// No right to `create` `pods`: none is made.
     MayNotCreatePods,
-    /// No right to `delete` `pods`.
+    /// No right to `delete` `pods`: none is removed.
     MayNotDeletePods,
-    /// No right to `watch` `pods`: it goes without.
+    /// No right to `watch` `pods`: changes are asked for again and again.
     MayNotWatchPods,
-    /// No right to `patch` `pods`: it goes without.
+    /// No right to `patch` `pods`: where two processes replace a dead sandbox at once, the next one may not tell why.
     MayNotPatchPods,
-    /// No right to `get` `pods/exec`.
+    /// No right to `get` `pods/exec`: no command runs.
     MayNotGetExec,
-    /// No right to `create` `pods/exec`.
+    /// No right to `create` `pods/exec`: no command runs, on servers from 1.35 on.
     MayNotCreateExec,
-    /// The server refuses the Pod of the spec.
+    /// The server refuses the Pod of the spec, as a dry run: Pod Security, a quota, a RuntimeClass or namespace that is not there, a webhook, or
+    /// a value that it finds invalid. [`Finding::why`] has its words.
     PodRefused,
 }
 
@@ -115,7 +117,8 @@ impl K8sProvider {
     ///
     /// # Errors
     ///
-    /// `InvalidSpec` and `Unsupported` as a provision; `Unavailable` or `DeadlineExceeded` if the server does not answer.
+    /// `InvalidSpec` and `Unsupported` as a provision; `Unavailable` or `DeadlineExceeded` if the server does not answer; `Forbidden` if it does
+    /// not even answer who may do what, as without valid credentials; `Other` for any other answer.
     pub async fn preflight(&self, spec: &Spec) -> Result<Preflight, Error> {
         let place = self.place();
         let (pods, config) = (&place.pods, &place.config);

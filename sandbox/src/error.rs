@@ -81,7 +81,8 @@ pub enum ErrorKind {
     Lost,
     /// The sandbox's answer breaks the guest protocol: the image, or somebody inside, interferes.
     Protocol,
-    /// The backend's own permissions do not suffice.
+    /// It is not allowed: the backend's own permissions do not suffice, or the place refuses what is to be made by a rule of its own, such as a
+    /// quota. [`Error::reason`] has its words.
     Forbidden,
     /// The backend, or what it stands on, does not work here or now.
     Unavailable,

@@ -70,7 +70,7 @@ impl Limit {
 
 impl Default for Hardening {
     /// Drops `NET_RAW`, `SETUID` and `SETGID`, and with them the gaining of privileges; prefers bounds of 512 processes and two
-    /// cores.
+    /// cores. Memory and disk have no bound: set them, as for a tenant whom you do not know.
     fn default() -> Self {
         Self {
             pids: Limit::Preferred(512),

@@ -11,26 +11,37 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use sandbox::{ExecRequest, Provider, SandboxExt, SandboxPath, SessionId, Spec};
+//! use sandbox::{Error, ExecRequest, ExecResult, Provider, Sandbox, SandboxExt, SandboxPath, SessionId, Spec};
 //!
-//! async fn run(provider: &dyn Provider) -> Result<(), sandbox::Error> {
+//! async fn run(provider: &dyn Provider) -> Result<(), Error> {
 //!     let spec = Spec::new(SessionId::generate(), "host");
 //!     let sandbox = provider.provision(&spec).await?;
-//!     sandbox.write_bytes(&SandboxPath::new("/workspace/in.txt")?, "6 7").await?;
-//!     let job = ExecRequest::shell("read a b < in.txt; echo $((a * b))").with_limit(Duration::from_secs(5));
-//!     let result = sandbox.exec(job).await;
+//!     let result = work(&*sandbox).await;
 //!     provider.reap(&spec.session).await?;
 //!     assert_eq!(result?.stdout.bytes, "42\n");
 //!     Ok(())
+//! }
+//!
+//! async fn work(sandbox: &dyn Sandbox) -> Result<ExecResult, Error> {
+//!     sandbox.write_bytes(&SandboxPath::new("/workspace/in.txt")?, "6 7").await?;
+//!     let job = ExecRequest::shell("read a b < in.txt; echo $((a * b))").with_limit(Duration::from_secs(5));
+//!     sandbox.exec(job).await
 //! }
 //! ```
 //!
 //! # A sandbox outlives its handles
 //!
 //! Dropping a handle, returning early and even the end of the process leave the sandbox where it is: the session id finds it again
-//! ([`attach`](Provider::attach)), and only [`reap`](Provider::reap) and [`destroy`](Sandbox::destroy) remove it. So keep the result
-//! of the work, reap, and then look at the result, as above. What a crash left behind is found through [`owned`](Provider::owned):
-//! reap each session that your own records do not know.
+//! ([`attach`](Provider::attach)), and only [`reap`](Provider::reap) and [`destroy`](Sandbox::destroy) remove it. So put the work into a
+//! function of its own, reap, and only then look at the result, as above. What a crash left behind is found through
+//! [`owned`](Provider::owned): reap each session that your own records do not know. Record a session before you provision it, and leave
+//! alone what is younger than your longest provision: somebody may be making it.
+//!
+//! # When the caller dies
+//!
+//! A command outlives the process that runs it, too: a dropped future kills it, a process that is killed cannot. One with a limit is killed
+//! at that limit by a watchdog inside the sandbox; one without runs on, unheard, until it ends, stands still on output that nobody reads, or
+//! goes with its sandbox. So give every command a limit. That holds for backends on `sandbox-guest`, as those above are.
 //!
 //! # Errors
 //!

@@ -47,7 +47,8 @@ impl Owned {
 pub enum OwnedState {
     /// It is being made.
     Starting,
-    /// It runs commands.
+    /// It has been started, and is neither dead nor being removed, as far as is known. Whether it runs commands, [`attach`](crate::Provider::attach)
+    /// tells.
     Running,
     /// It is dead, and its remains wait for a reap or the next provision.
     Ended,

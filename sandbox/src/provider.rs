@@ -43,7 +43,8 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// `InvalidSpec` and `Unsupported` before anything is made; `NotOurs` and `SpecMismatch` without touching what is there; `Busy` if
     /// another process is changing this session's sandbox for longer than the provider's time limit, or again and again;
     /// `DeadlineExceeded`, `ImagePull`, `Unschedulable`, `Forbidden`, `Unavailable` if it cannot be made, in which case what was begun is
-    /// removed. Where that is not known, the error has `Effect::Unknown`: it may be there, and the next provision takes it up.
+    /// removed. Where that is not known, the error has `Effect::Unknown`: it may be there, and the next provision takes it up. Likewise `Lost`
+    /// or `Protocol` if it is made and runs no commands, and with a gate whatever its minter or revoker fails with.
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error>;
 
     /// Finds the session's sandbox.
@@ -57,6 +58,8 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// `NotFound` also for a sandbox that is dead, being made or being removed; `NotOurs` if the name is taken by something else.
+    /// `SpecMismatch` if what is there is no sandbox that this backend can have made; `DeadlineExceeded`, `Unavailable` or `Forbidden` if it
+    /// cannot be looked for.
     async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error>;
 
     /// Lists the sandboxes of this provider, dead or alive, each session once.
@@ -65,7 +68,7 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `Unavailable` or `Forbidden`, here or as an item of the stream, which then ends.
+    /// `DeadlineExceeded`, `Unavailable` or `Forbidden`, here or as an item of the stream, which then ends.
     async fn owned(&self) -> Result<OwnedStream, Error>;
 
     /// Removes everything of the session, whoever made it, and waits until it is gone.
@@ -78,7 +81,7 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// `DeadlineExceeded`, `Unavailable` or `Forbidden`, with `Effect::Unknown`; repeat it. `Busy` if another process is changing this
-    /// session's sandbox for longer than the provider's time limit, with `Effect::None`.
+    /// session's sandbox for longer than the provider's time limit, with `Effect::None`. With gates also whatever their revoker fails with.
     async fn reap(&self, session: &SessionId) -> Result<(), Error>;
 
     /// Streams `root` and what is below it as a plain tar archive.
@@ -92,7 +95,8 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The above; a transfer that dies in the middle is the stream's last item, after which what came before is not whole.
+    /// The above, and those of [`attach`](Self::attach); those of [`Sandbox::exec`] if the sandbox does not begin it. A transfer that dies in
+    /// the middle is the stream's last item, after which what came before is not whole.
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error>;
 }
 
@@ -151,7 +155,7 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// `InvalidRequest` before anything is started; `FileNotFound` or `NotDirectory` for the working directory; `NotFound` if the sandbox is
     /// gone; `DeadlineExceeded` if it does not begin the command in the backend's time, with `Effect::Unknown` if it may yet have begun;
     /// `Lost` with `Effect::Unknown` if the way to the command broke, as when somebody inside kills the shell that started it; `Protocol`
-    /// with `Effect::Unknown` if what comes back is no answer. A command is never run twice.
+    /// with `Effect::Unknown` if what comes back is no answer; `Unavailable` or `Forbidden` if there is no way in. A command is never run twice.
     async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error>;
 
     /// Starts a command and answers at once, so that one can write to it, read from it and signal it.
@@ -183,8 +187,9 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// The above, here; `DeadlineExceeded` if the sandbox does not answer in the backend's time; `ShortTransfer`, `Lost` or, when
-    /// content stands still for too long, `DeadlineExceeded` as the last item of the stream.
+    /// The above, here; `DeadlineExceeded` if the sandbox does not answer in the backend's time; `NotFound`, `Lost`, `Protocol`, `Unavailable` and
+    /// `Forbidden` as [`exec`](Self::exec); `ShortTransfer`, `Lost` or, when content stands still for too long, `DeadlineExceeded` as the last
+    /// item of the stream.
     async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error>;
 
     /// Writes a file: all of it, or nothing.
@@ -205,7 +210,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// The above; `DeadlineExceeded` if the sandbox does not answer or takes nothing for too long; `Lost` with `Effect::Unknown` if
-    /// the way into the sandbox broke: then the target holds its old content or all of the new one.
+    /// the way into the sandbox broke: then the target holds its old content or all of the new one; `NotFound`, `Protocol`, `Unavailable` and
+    /// `Forbidden` as [`exec`](Self::exec).
     async fn write(&self, file: FileWrite<'_>) -> Result<(), Error>;
 
     /// Writes many files in one delivery, each as [`write`](Self::write) does, in order.
