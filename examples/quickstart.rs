@@ -1,7 +1,8 @@
 //! Shows an untrusted job run in a sandbox on this machine: files in, a result out, a deadline that fires, an escape that fails.
 //!
 //! `cargo run --example quickstart --features k8s -- --k8s` does the same on the cluster of your kubeconfig's current context, in its
-//! namespace: it makes one Pod there and removes it.
+//! namespace, or where `CONTEXT` and `NAMESPACE` say: it makes one Pod there and removes it. The namespace must allow an init container
+//! with `NET_ADMIN`, which cuts the network off.
 #![allow(clippy::print_stderr, reason = "an example talks")]
 
 use std::io::{Write, stdout};
@@ -47,10 +48,23 @@ async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("quickstart: {error}");
+            eprintln!("quickstart: {}", whole(&*error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// An error with what caused it: each speaks for its own level only.
+fn whole(error: &dyn std::error::Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(reason) = cause {
+        let words = reason.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = reason.source();
+    }
+    text
 }
 
 /// Where the sandbox is made, and how.
@@ -59,7 +73,8 @@ async fn place() -> Result<(Arc<dyn Provider>, Spec), Error> {
     match std::env::args().nth(1).as_deref() {
         None => {
             let provider = LocalProvider::new(LocalConfig::default())?;
-            Ok((Arc::new(provider), Spec::new(SessionId::generate(), "host")))
+            let spec = Spec::new(SessionId::generate(), "host").with_networking(Networking::None);
+            Ok((Arc::new(provider), spec))
         }
         #[cfg(feature = "k8s")]
         Some("--k8s") => on_a_cluster().await,
@@ -72,20 +87,35 @@ async fn place() -> Result<(Arc<dyn Provider>, Spec), Error> {
 /// As an ordinary user on a root that cannot be written. `NET_SETUP_IMAGE` names another image to cut the network off with.
 #[cfg(feature = "k8s")]
 async fn on_a_cluster() -> Result<(Arc<dyn Provider>, Spec), Error> {
+    let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let mut config = sandbox_k8s::K8sConfig::default();
-    if let Ok(image) = std::env::var("NET_SETUP_IMAGE") {
+    (config.context, config.namespace) = (var("CONTEXT"), var("NAMESPACE"));
+    if let Some(image) = var("NET_SETUP_IMAGE") {
         config = config.with_net_setup_image(image);
     }
+    let provider = config.connect().await?;
     let mut hardening = sandbox::Hardening::restricted();
     hardening.read_only_root = true;
     let spec = Spec::new(SessionId::generate(), "debian:stable-slim").with_hardening(hardening);
-    Ok((Arc::new(config.connect().await?), spec))
+    let spec = spec.with_networking(Networking::None);
+
+    // What would fail is found before anything is made.
+    let found = provider.preflight(&spec).await?;
+    for finding in &found.findings {
+        eprintln!("{}: {}: {}", if finding.fatal { "in the way" } else { "not so well" }, finding.what, finding.why);
+    }
+    match found.is_ready() {
+        true => Ok((Arc::new(provider), spec)),
+        false => {
+            let why = format!("the namespace {:?} does not let it be made", provider.namespace());
+            Err(Error::new(ErrorKind::Forbidden).because(why))
+        }
+    }
 }
 
 async fn run() -> Outcome {
     let begun = Instant::now();
     let (provider, spec) = place().await?;
-    let spec = spec.with_networking(Networking::None);
     let sandbox = provider.provision(&spec).await?;
     let ready = begun.elapsed();
 
