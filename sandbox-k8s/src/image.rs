@@ -19,7 +19,8 @@ const NEEDED: &str = "dd cat env";
 const FOR_FILES: &str = "stat mkdir chmod mv ln rm rmdir tar";
 /// The oldest bash that does.
 const BASH: (u32, u32) = (4, 4);
-/// The last line of an answer.
+/// The line before an answer, since startup files of the image may speak first, and its last one.
+const BEGIN: &str = "it-has";
 const END: &str = "that-is-all";
 /// How long looking may take, beside the call's own deadline, and when it is tried again if it fails.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -132,7 +133,7 @@ fn image_of(pod: &Pod) -> Option<&str> {
 /// Looks what an image has; the inner error is the image's own doing.
 async fn look(live: &Live) -> Result<Result<ImageReport, Error>, Error> {
     let text = format!(
-        "PATH=/usr/sbin:/usr/bin:/sbin:/bin; echo \"${{BASH_VERSINFO[0]}}.${{BASH_VERSINFO[1]}} $UID\"; \
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin; echo {BEGIN}; echo \"${{BASH_VERSINFO[0]}}.${{BASH_VERSINFO[1]}} $UID\"; \
          for t in {NEEDED} {FOR_FILES}; do command -v \"$t\" >/dev/null || echo \"$t\"; done; echo {END}"
     );
     // The image's own working directory says nothing of its tools.
@@ -147,6 +148,8 @@ fn read(result: &ExecResult) -> Result<Result<ImageReport, Error>, Error> {
     if result.timed_out || result.truncated() || result.exit_code != 0 || lines.pop() != Some(END) {
         return Err(Error::new(ErrorKind::Unavailable).because("the image did not say in time, and whole, what it has"));
     }
+    let begun = lines.iter().rposition(|line| *line == BEGIN).map_or(lines.len(), |at| at + 1);
+    let lines = lines.split_off(begun);
     let of_bash = |line: &str| -> Option<(String, (u32, u32), u32)> {
         let (bash, user) = line.split_once(' ')?;
         let (major, minor) = bash.split_once('.')?;
@@ -175,8 +178,8 @@ mod tests {
     use super::*;
 
     fn said(text: &str) -> ExecResult {
-        let out = |text: &str| Output::new(text.to_owned(), text.len() as u64);
-        ExecResult::new(0, false, out(text), out(""), Duration::ZERO)
+        let out = |text: String| Output::new(text.clone(), text.len() as u64);
+        ExecResult::new(0, false, out(format!("noise on stdout\nit-has\n{text}")), out(String::new()), Duration::ZERO)
     }
 
     #[test]
@@ -189,6 +192,9 @@ mod tests {
         assert_eq!((&*report.bash, report.user, report.is_complete()), ("5.2", 0, false));
         assert!(read(&said("5.2 1000\nthat-is-all\n")).unwrap().unwrap().is_complete());
         assert!(read(&said("that-is-all\n")).unwrap().is_err(), "it ran, and said nothing");
+        let mut without = said("");
+        without.stdout = Output::new("5.2 0\nthat-is-all\n".to_owned(), 18);
+        assert!(read(&without).unwrap().is_err(), "who knows what those lines are");
         for line in ["5.2", "five.two 0", "5 0"] {
             assert!(read(&said(&format!("{line}\nthat-is-all\n"))).unwrap().is_err(), "{line}: of no bash");
         }

@@ -41,8 +41,8 @@ pub(crate) async fn kube_config() -> Result<kube::Config, Any> {
 
 /// Where the tests make what they make, in words.
 pub(crate) fn place() -> String {
-    let namespace = var(NAMESPACE).unwrap_or_else(|| format!("of the context, or {NAMESPACE}"));
-    format!("the context {:?}, namespace {namespace}", context().unwrap_or_default())
+    let namespace = var(NAMESPACE).map_or("its own namespace".to_owned(), |name| format!("the namespace {name:?}"));
+    format!("the context {:?}, in {namespace}", context().unwrap_or_default())
 }
 
 #[derive(Clone)]

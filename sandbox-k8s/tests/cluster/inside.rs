@@ -120,5 +120,7 @@ async fn startup_files(bed: Bed) -> Outcome {
     let path = SandboxPath::new("/workspace/f")?;
     sandbox.write_bytes(&path, "quiet").await?;
     equal("a file of a noisy image", sandbox.read_to_string(&path, 10).await?, "quiet".to_owned())?;
+    let report = provider.probe_image(&spec.image, &spec.hardening).await?;
+    holds("what it has is told from its noise", report.is_complete() && report.user == 0, &report)?;
     reap(&provider, &spec.session).await
 }
