@@ -47,6 +47,19 @@
 //! - A case that needs what you do not claim is shown as `[n/a: no export]` when it is listed, and ignored.
 //! - A backend that is not here is one ignored entry that says what to do; with `CONFORMANCE_REQUIRE=mine` it is a failure.
 //! - A case that must wait long is ignored unless `CONFORMANCE_SLOW=1`, with which those that race also run twenty times each.
+//! - `--include-ignored` and `--ignored` run those that wait long, never what does not apply. Arguments for which nothing runs are a failure,
+//!   not an empty success; if one filter goes to several test binaries, name the one that is meant with `--test`.
+//!
+//! For JUnit there is `cargo nextest run --profile ci --test conformance` with these lines in `.config/nextest.toml`, as this repository has
+//! them; the file is `target/nextest/ci/junit.xml`, and what is ignored is not in it:
+//!
+//! ```toml
+//! [profile.ci]
+//! fail-fast = false
+//!
+//! [profile.ci.junit]
+//! path = "junit.xml"
+//! ```
 //!
 //! `tests/k8s.rs` of this crate is such a file for a backend that is a service somewhere: nothing is made where no variable names the place. In
 //! the repository of this family it runs on a cluster of yours:
@@ -83,6 +96,8 @@
 //!
 //! `CONFORMANCE_REPORT=target/conformance cargo test --test conformance` leaves `report.json`, `report.md`, `report.html` (one page,
 //! without scripts) and `badge.txt` (one line). From a program, [`run`] answers the [`Report`], and
+//! What stands in it about the place comes from [`Setup::with_fact`](sandbox::Setup::with_fact) and, for what must be looked up,
+//! [`Setup::with_facts`](sandbox::Setup::with_facts): a server's version, a kernel, how processes are grouped.
 //! [`Report::changes_since`] tells what changed since an older one, as `cargo run -p conformance -- diff OLD NEW` does on the command
 //! line, with exit code 1 if something that passed does not any more. Under nextest each case is a process of its own: make the
 //! report with `cargo test`.
@@ -121,7 +136,7 @@ pub fn main<F: Factory>(factory: F) -> ExitCode {
     let mut args = libtest_mimic::Arguments::from_args();
     let options = Options::from_vars(|name| std::env::var(name).ok());
     args.test_threads = args.test_threads.or(Some(options.threads));
-    runner::run_as_test_binary(factory, options, &args).exit_code()
+    runner::run_as_test_binary(factory, options, args)
 }
 
 /// Runs the suite from a program and answers what it found. Prints nothing.

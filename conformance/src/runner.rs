@@ -4,11 +4,12 @@ use std::any::Any;
 use std::collections::HashSet;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
-use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Handle, Runtime};
 use tokio::time::timeout;
 
@@ -96,8 +97,9 @@ impl<F: Factory> Suite<F> {
         report
     }
 
-    /// The cases as trials of a test binary, which note their verdicts in `done`.
-    pub(crate) fn trials(&self, handle: &Handle, done: &Arc<Mutex<Vec<CaseReport>>>) -> Vec<Trial> {
+    /// The cases as trials of a test binary, which note their verdicts in `done`. What does not apply is ignored and never run; what is
+    /// slow is run if `ignored_too`.
+    fn trials(&self, handle: &Handle, done: &Arc<Mutex<Vec<CaseReport>>>, ignored_too: bool) -> Vec<Trial> {
         let note = |entry: CaseReport| done.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
         if let Some(verdict) = self.unavailable() {
             let entry = self.whole().with(verdict.clone(), Duration::ZERO);
@@ -105,7 +107,7 @@ impl<F: Factory> Suite<F> {
             note(entry);
             let trial = match verdict {
                 Verdict::Absent(reason) => {
-                    let text = format!("absent: {reason} ({} cases)", self.cases.len());
+                    let text = one_line(&format!("absent: {reason} ({} cases)", self.cases.len()));
                     let failed = Failed::from(text.clone());
                     Trial::test(name, move || Err(failed)).with_kind(text).with_ignored_flag(true)
                 }
@@ -118,6 +120,8 @@ impl<F: Factory> Suite<F> {
             .map(|case| {
                 let entry = CaseReport::of(case);
                 let left_out = self.left_out(case);
+                let applies = !matches!(left_out, Some(Verdict::NotApplicable(_)));
+                let ignored = left_out.is_some() && !(applies && ignored_too);
                 let kind = match &left_out {
                     Some(Verdict::NotApplicable(reason)) => format!("n/a: {reason}"),
                     Some(_) => "slow: set CONFORMANCE_SLOW=1".to_owned(),
@@ -139,7 +143,7 @@ impl<F: Factory> Suite<F> {
                         _ => Ok(()),
                     }
                 };
-                Trial::test(id, body).with_kind(kind).with_ignored_flag(left_out.is_some())
+                Trial::test(id, body).with_kind(one_line(&kind)).with_ignored_flag(ignored)
             })
             .collect()
     }
@@ -205,17 +209,45 @@ pub async fn within<T>(what: &str, limit: Duration, future: impl Future<Output =
     timeout(limit, future).await.map_err(|_| late(what, limit))
 }
 
+/// `text` as it fits into a list with a line for each test.
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
 /// Runs the suite of `factory` as a test binary does.
-pub(crate) fn run_as_test_binary<F: Factory>(factory: F, options: Options, args: &Arguments) -> Conclusion {
+#[allow(clippy::print_stderr, reason = "it says why nothing runs, as a test binary does")]
+pub(crate) fn run_as_test_binary<F: Factory>(factory: F, options: Options, mut args: Arguments) -> ExitCode {
     let runtime = Runtime::new().expect("a runtime needs threads and an event queue, which every test machine has");
     let suite = runtime.block_on(Suite::new(factory, options));
     let done = Arc::new(Mutex::new(Vec::new()));
-    let trials = suite.trials(runtime.handle(), &done);
-    let conclusion = libtest_mimic::run(args, trials);
+    let available = suite.unavailable().is_none();
+    let asked = (args.ignored || args.include_ignored) && available && !args.list;
+    let mut trials = suite.trials(runtime.handle(), &done, asked);
+    if asked {
+        if args.ignored {
+            trials.retain(|trial| suite.cases.iter().any(|c| c.id == trial.name() && suite.left_out(c).is_some()));
+        }
+        (args.ignored, args.include_ignored) = (false, false);
+    }
+    if !available && !args.list {
+        // It stands for every case, so that no filter hides it.
+        (args.filter, args.skip) = (None, Vec::new());
+    }
+    let chosen = trials.iter().filter(|trial| !args.is_filtered_out(trial));
+    // A run that was asked for by name, and in which nothing runs, must not look like one in which all is well.
+    let runs = chosen.clone().any(|trial| !(asked && trial.has_ignored_flag()));
+    if !args.list && !runs {
+        for trial in chosen {
+            eprintln!("[{}] {} is not run", trial.kind(), trial.name());
+        }
+        eprintln!("error: of {} cases none is there to run for these arguments; --list shows them", suite.cases.len());
+        return ExitCode::from(101);
+    }
+    let conclusion = libtest_mimic::run(&args, trials);
     if let (Some(dir), false) = (&suite.options.report, args.list) {
         let mut report = suite.empty_report();
         report.cases = std::mem::take(&mut *done.lock().unwrap_or_else(PoisonError::into_inner));
-        if suite.unavailable().is_none() {
+        if available {
             // What a filter left out is told as not run: a report of a part must not look like one of the whole.
             let ran: HashSet<_> = report.cases.iter().map(|case| case.id.clone()).collect();
             report.cases.extend(suite.cases.iter().map(CaseReport::of).filter(|case| !ran.contains(&case.id)));
@@ -223,5 +255,5 @@ pub(crate) fn run_as_test_binary<F: Factory>(factory: F, options: Options, args:
         report.cases.sort_by(|a, b| a.id.cmp(&b.id));
         report.write(dir).expect("CONFORMANCE_REPORT names a directory that can be written");
     }
-    conclusion
+    conclusion.exit_code()
 }

@@ -4,11 +4,12 @@
 //! from, `CONFORMANCE_K8S_NET_SETUP_IMAGE` the image that cuts the network off.
 #![allow(clippy::print_stderr, reason = "it says what it will make before it does")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use conformance::sandbox::{NoBackend, Setup};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams};
 use sandbox::{
     Capabilities, Error, ExportStream, OwnedStream, Provider, Sandbox, SandboxPath, SessionId, Spec, async_trait,
@@ -47,13 +48,14 @@ fn main() -> ExitCode {
             config.net_setup_image,
         );
     }
-    let leaks = config.clone();
+    let (leaks, place) = (config.clone(), config.clone());
     let mut setup = Setup::new("k8s", move || {
         let config = config.clone();
         async move { Ok(Arc::new(config.connect().await?) as Arc<dyn Provider>) }
     })
     .with_image(&image)
     .with_fact("context", &context)
+    .with_facts(move || facts(place.clone()))
     .with_leak_check(move |session| {
         let config = leaks.clone();
         async move { left_of(config, &session).await.unwrap_or_else(|e| vec![format!("cannot look: {e}")]) }
@@ -64,10 +66,30 @@ fn main() -> ExitCode {
     conformance::main(setup)
 }
 
-/// The Pods that carry the session's label.
-async fn left_of(config: K8sConfig, session: &SessionId) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+type Fault = Box<dyn std::error::Error + Send + Sync>;
+
+async fn client(config: &K8sConfig) -> Result<kube::Client, Fault> {
     let options = kube::config::KubeConfigOptions { context: config.context.clone(), ..Default::default() };
-    let client = kube::Client::try_from(kube::Config::from_kubeconfig(&options).await?)?;
+    Ok(kube::Client::try_from(kube::Config::from_kubeconfig(&options).await?)?)
+}
+
+/// What the cluster says of itself; what it does not tell says why.
+async fn facts(config: K8sConfig) -> BTreeMap<String, String> {
+    let server = async { Ok::<_, Fault>(client(&config).await?.apiserver_version().await?.git_version) };
+    let nodes = async {
+        let nodes: Api<Node> = Api::all(client(&config).await?);
+        let infos = nodes.list(&ListParams::default()).await?.into_iter().filter_map(|node| node.status?.node_info);
+        let told = infos.map(|info| format!("{}, kernel {}", info.container_runtime_version, info.kernel_version));
+        Ok::<_, Fault>(told.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join("; "))
+    };
+    let told = |told: Result<String, Fault>| told.unwrap_or_else(|e| format!("not told: {e}"));
+    let facts = [("server", told(server.await)), ("nodes", told(nodes.await))];
+    facts.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// The Pods that carry the session's label.
+async fn left_of(config: K8sConfig, session: &SessionId) -> Result<Vec<String>, Fault> {
+    let client = client(&config).await?;
     let namespace = config.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
     let found = pods.list(&ListParams::default().labels(&format!("sandbox-k8s/session={session}"))).await?;

@@ -22,6 +22,7 @@ fn main() -> std::process::ExitCode {
             let provider = LocalProvider::new(config.clone());
             async move { Ok(Arc::new(provider?) as Arc<dyn Provider>) }
         })
+        .with_facts(facts::of_this_machine)
         .with_leak_check(move |session| {
             let place = state.join(session.as_str());
             let mut left = leaks::of(&place);
@@ -29,6 +30,39 @@ fn main() -> std::process::ExitCode {
             async move { left }
         }),
     )
+}
+
+#[cfg(target_os = "linux")]
+mod facts {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    /// What a backend of namespaces stands on.
+    pub(super) async fn of_this_machine() -> BTreeMap<String, String> {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let groups = Path::new("/sys/fs/cgroup");
+        let groups = match (groups.join("cgroup.controllers").exists(), groups.join("memory").exists()) {
+            (true, _) => "v2",
+            (false, true) => "v1",
+            (false, false) => "none",
+        };
+        let facts = [
+            ("kernel", kernel.trim().to_owned()),
+            ("control groups", groups.to_owned()),
+            ("user", rustix::process::geteuid().as_raw().to_string()),
+            ("util-linux", first_line("unshare").await),
+            ("bash", first_line("bash").await),
+        ];
+        facts.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+
+    /// What a program says of its version.
+    async fn first_line(program: &str) -> String {
+        match tokio::process::Command::new(program).arg("--version").output().await {
+            Ok(said) => String::from_utf8_lossy(&said.stdout).lines().next().unwrap_or_default().to_owned(),
+            Err(e) => format!("not told: {e}"),
+        }
+    }
 }
 
 #[cfg(target_os = "linux")]

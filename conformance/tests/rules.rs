@@ -59,6 +59,17 @@ fn every_sentence_of_the_contract_has_a_case_or_a_reason() {
     assert!(without.is_empty(), "sentences without a case:\n{}", without.join("\n"));
 }
 
+/// Part of a sentence, quoted alone, says nothing to who reads that it does not hold.
+#[test]
+fn every_rule_is_a_whole_sentence() {
+    let whole = |rule: &str| {
+        let begins = rule.starts_with(|first: char| first.is_uppercase() || first == '`');
+        begins && rule.ends_with('.') && rule.split(' ').count() >= 5
+    };
+    let fragments: Vec<_> = cases().iter().filter(|case| !whole(case.rule)).map(|case| (case.id, case.rule)).collect();
+    assert!(fragments.is_empty(), "{fragments:#?}");
+}
+
 #[test]
 fn every_rule_of_a_case_stands_in_the_documentation() {
     let mut all = String::new();

@@ -1,69 +1,13 @@
 //! The runner against cases that pass, fail, panic, hang and leak.
 
+mod toy;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use async_trait::async_trait;
-use conformance::{Case, Factory, Failure, Options, Outcome, Probe, Verdict, equal, run, within};
-
-/// A factory whose contexts are numbers.
-struct Toy {
-    probe: Probe<bool>,
-    leaks: bool,
-    opened: Arc<AtomicU32>,
-}
-
-impl Toy {
-    fn ready() -> Self {
-        let probe = Probe::Ready { claims: false, claimed: BTreeMap::new(), facts: BTreeMap::new() };
-        Self { probe, leaks: false, opened: Arc::default() }
-    }
-}
-
-const RULE: &str = "One and one is two.";
-
-#[async_trait]
-impl Factory for Toy {
-    type Context = u32;
-    type Claims = bool;
-
-    fn name(&self) -> &str {
-        "toy"
-    }
-
-    fn cases(&self) -> Vec<Case<Self>> {
-        let moment = Duration::from_millis(200);
-        vec![
-            Case::new("sum::holds", RULE, |_| async { Ok(()) }),
-            Case::new("sum::fails", RULE, |one| async move { equal("adding", *one + 2, 2) }),
-            Case::new("sum::panics", RULE, |_| async { panic!("a bug in the case") }),
-            Case::new("sum::hangs", RULE, |_| std::future::pending()).deadline(moment),
-            Case::new("sum::waits", RULE, |_| within("the post", Duration::from_millis(50), std::future::pending())),
-            Case::new("sum::claimed", RULE, |_| async { Ok(()) }).needs("big_numbers", |claims| *claims),
-            Case::new("sum::slow", RULE, |_| async { Ok(()) }).slow(),
-            Case::new("odd::races", RULE, |_| async { Ok(()) }).repeat(3).races(),
-        ]
-    }
-
-    async fn probe(&self) -> Probe<bool> {
-        self.probe.clone()
-    }
-
-    async fn open(&self, _: &'static str) -> Outcome<u32> {
-        self.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(1)
-    }
-
-    fn trail(&self, _: &u32) -> String {
-        "it counted on its fingers".to_owned()
-    }
-
-    async fn close(&self, _: &u32) -> Outcome {
-        if self.leaks { Err(Failure::new("looking around", "nothing left", "a chair")) } else { Ok(()) }
-    }
-}
+use conformance::{Options, Probe, Verdict, run};
+use toy::Toy;
 
 fn verdicts(report: &conformance::Report) -> BTreeMap<&str, &Verdict> {
     report.cases.iter().map(|case| (case.id.as_str(), &case.verdict)).collect()

@@ -118,3 +118,21 @@ async fn nothing_runs_beside_the_test() {
     }
     assert_eq!(asked.lock().unwrap().len(), 1, "{asked:?}");
 }
+
+#[tokio::test]
+async fn facts_are_looked_up_once_and_stand_in_the_report() {
+    let asked = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&asked);
+    let setup = Setup::new("here", || async { Ok(Arc::new(Here::default()) as Arc<dyn Provider>) })
+        .with_fact("said", "before")
+        .with_facts(move || {
+            *count.lock().unwrap() += 1;
+            async { std::collections::BTreeMap::from([("looked up".to_owned(), "1.2 <3>".to_owned())]) }
+        });
+    let report = conformance::run(setup, Options::default().with_only("limit::")).await;
+    assert_eq!(*asked.lock().unwrap(), 1);
+    let fact = |name: &str| report.facts.get(name).map(String::as_str);
+    assert_eq!((fact("said"), fact("looked up"), fact("image")), (Some("before"), Some("1.2 <3>"), Some("host")));
+    let (markdown, html) = (report.to_markdown(), report.to_html());
+    assert!(markdown.contains("| looked up | 1.2 &lt;3> |") && html.contains("1.2 &lt;3&gt;"), "{markdown}\n{html}");
+}

@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use common::files::*;
-use common::{Bare, as_nobody, busybox};
+use common::{Bare, as_nobody, busybox, default_acl};
 use sandbox::{Body, Effect, Error, ErrorKind, FileBatch, FileWrite};
 use sandbox_guest::Guest;
 
@@ -98,7 +98,7 @@ async fn every_member_lands_as_a_single_write_would() {
         write_all(&guest, batch).await.unwrap_or_else(|e| panic!("{what}: {e}"));
         let want: BTreeMap<_, _> = files.iter().map(|(p, c)| (p.clone(), (0o644, c.clone()))).collect();
         assert!(tree(&d) == want, "{what}");
-        assert_eq!(mode(&d.join("a/b")), 0o755);
+        assert_eq!((mode(&d), mode(&d.join("a/b")), mode(&d.join("names deep"))), (0o755, 0o755, 0o755));
         // What was there already keeps its mode.
         let there = d.join("there");
         std::fs::create_dir(&there).unwrap();
@@ -154,11 +154,9 @@ async fn it_ends_at_the_first_failure_and_names_it() {
         std::fs::create_dir(d.join("sub")).unwrap();
         symlink("dir", d.join("dirlink")).unwrap();
         type Bad = fn(&Path) -> FileWrite<'static>;
-        let cases: [(ErrorKind, Bad); 12] = [
+        let cases: [(ErrorKind, Bad); 10] = [
             (ErrorKind::IsDirectory, |d| file(&d.join("dir"), "x")),
             (ErrorKind::IsDirectory, |d| file(&d.join("dirlink"), "x")),
-            (ErrorKind::NotDirectory, |d| file(&d.join("blocker/child"), "x")),
-            (ErrorKind::NotDirectory, |d| file(&d.join("blocker/deep/er"), "x")),
             (ErrorKind::NotReplaceable, |d| file(&device(d), "x")),
             (ErrorKind::NotWritable, |_| file(Path::new("/proc/new"), "x")),
             (ErrorKind::NotWritable, |d| file(&d.join("n".repeat(256)), "x")),
@@ -197,6 +195,61 @@ async fn it_ends_at_the_first_failure_and_names_it() {
         assert_eq!(std::fs::read(d.join("blocker")).unwrap(), b"blocker");
         assert!(d.join("dir/inner").is_dir());
     }
+}
+
+/// What is above the members is looked at before any of them is written, however they travel.
+#[tokio::test]
+async fn nothing_is_written_if_one_is_below_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for (what, guest) in guests(dir.path()) {
+        let d = dir.path().join(what);
+        std::fs::create_dir_all(d.join("there")).unwrap();
+        std::fs::write(d.join("blocker"), "blocker").unwrap();
+        symlink("blocker", d.join("link")).unwrap();
+        symlink("nowhere", d.join("dangling")).unwrap();
+        for blocked in ["blocker/child", "blocker/deep/er", "link/child", "dangling/child", "dangling/deep/er"] {
+            for (before, after) in [(0, 1), (1, 0), (2, 2), (7, 3), (900, 100)] {
+                let mut batch: Vec<_> =
+                    (0..before).map(|i| file(&d.join(format!("there/{}/{i}", i % 3)), "x")).collect();
+                if before == 7 {
+                    batch[2] = file(&d.join("there/large"), filler(1 << 20));
+                    batch[4] = file(&d.join("there/new"), "x").create_new();
+                }
+                // One of any size is looked at together with those that it follows.
+                let bad = if before == 2 { filler(5 << 20) } else { b"x".to_vec() };
+                batch.push(file(&d.join(blocked), bad));
+                batch.extend((0..after).map(|i| file(&d.join(format!("after/{i}")), "x")));
+                let error = write_all(&guest, batch).await.unwrap_err();
+                let want = (ErrorKind::NotDirectory, Some(before), Effect::None);
+                assert_eq!((error.kind(), error.member(), error.effect()), want, "{what}: {error}");
+                assert_eq!(error.path(), Some(&at(&d.join(blocked))));
+                assert_eq!(std::fs::read_dir(d.join("there")).unwrap().count(), 0, "{what} {blocked} {before}");
+                assert_eq!(std::fs::read_dir(&d).unwrap().count(), 4, "{what} {blocked} {before}");
+            }
+        }
+        assert_eq!(std::fs::read(d.join("blocker")).unwrap(), b"blocker");
+    }
+}
+
+/// Directories of a batch are for all, whatever the shell's umask and however the members travel.
+#[tokio::test]
+async fn directories_are_made_with_mode_0755() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare { noise: "umask 077\n", ..Bare::default() }.guest(dir.path());
+    let d = dir.path();
+    for (name, files) in [("few", 2), ("many", 40)] {
+        write_all(&guest, (0..files).map(|i| file(&d.join(format!("{name}/a/{}/{i}", i % 2)), "x")).collect())
+            .await
+            .unwrap();
+    }
+    write_all(&guest, vec![file(&d.join("large/a/f"), filler(5 << 20))]).await.unwrap();
+    write_all(&guest, vec![file(&d.join("new/a/f"), "x").create_new()]).await.unwrap();
+    for made in ["few", "few/a", "few/a/1", "many", "many/a", "many/a/0", "large", "large/a", "new", "new/a"] {
+        assert_eq!(mode(&d.join(made)), 0o755, "{made}");
+    }
+    // A single write leaves that to the umask, as it was before.
+    write(&guest, &d.join("single/a/f"), b"x").await.unwrap();
+    assert_eq!((mode(&d.join("single")), mode(&d.join("single/a"))), (0o700, 0o700));
 }
 
 /// No more is held than one delivery takes, in number or size: what comes after it is asked for once it has landed.
@@ -268,7 +321,7 @@ async fn without_permission() {
         assert!(!d.join("after").exists());
     }
     write_all(&guest, (0..8).map(|i| file(&d.join(format!("sticky/{i}")), "x")).collect()).await.unwrap();
-    assert_eq!((mode(&d.join("sticky/3")), mode(&d.join("ok"))), (0o644, 0o700));
+    assert_eq!((mode(&d.join("sticky/3")), mode(&d.join("ok"))), (0o644, 0o755));
     set("locked", 0o755);
     assert_eq!(std::fs::read(d.join("locked/file")).unwrap(), b"kept");
     assert_eq!(residue(&d.join("sticky")), Vec::<PathBuf>::new());
@@ -278,8 +331,7 @@ async fn without_permission() {
 #[tokio::test]
 async fn default_acls_do_not_decide() {
     let dir = tempfile::tempdir().unwrap();
-    let set = std::process::Command::new("setfacl").args(["-d", "-m", "u::rwx,g::-,o::-"]).arg(dir.path()).status();
-    if !set.is_ok_and(|s| s.success()) {
+    if !default_acl(dir.path(), "u::rwx,g::-,o::-") {
         return;
     }
     for (what, guest) in guests(dir.path()) {

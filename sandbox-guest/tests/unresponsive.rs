@@ -124,6 +124,10 @@ async fn serve(shell: &mut Shell, manner: Manner) -> std::io::Result<()> {
                 sleep(Duration::from_millis(millis)).await;
             }
         },
+        Manner::Boasts(said) if said.starts_with('W') => {
+            shell.ways = &said[1..];
+            shell.words(&[]).await.map(drop)
+        }
         Manner::Boasts(said) => {
             let (_, words) = shell.words(&["__sbx_bulk"]).await?;
             shell
@@ -207,7 +211,7 @@ const CALLS: &[Call] = &[
 /// Inside one can say how many of the caller's own list, and nothing else.
 #[tokio::test(start_paused = true)]
 async fn who_boasts_of_more_than_was_sent_is_not_believed() {
-    for said in ["G9", "G-1", "Gx", "G", "E+ ok 9", "E+ ok 18446744073709551615", "E+ ok -1"] {
+    for said in ["W+ ok 2", "W+ ok -1", "G9", "G-1", "Gx", "G", "E+ ok 9", "E+ ok 18446744073709551615", "E+ ok -1"] {
         let (guest, _) = guest(&[Manner::Boasts(said)]);
         let error = guest.write_many(files()).await.unwrap_err();
         assert_eq!((error.kind(), error.member()), (ErrorKind::Protocol, Some(0)), "{said}: {error}");

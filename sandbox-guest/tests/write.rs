@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::files::*;
-use common::{Bare, as_nobody};
+use common::{Bare, as_nobody, default_acl};
 use sandbox::{Body, Effect, ErrorKind, FileWrite};
 use tokio::io::AsyncWriteExt;
 
@@ -141,8 +141,7 @@ async fn modes() {
     assert_eq!(run.stdout.bytes, "two\n");
     let acl = dir.path().join("acl");
     std::fs::create_dir(&acl).unwrap();
-    let set = Command::new("setfacl").args(["-d", "-m", "u::rw,g::-,o::-"]).arg(&acl).status();
-    if set.is_ok_and(|s| s.success()) {
+    if default_acl(&acl, "u::rw,g::-,o::-") {
         std::fs::write(acl.join("control"), "").unwrap();
         assert_eq!(mode(&acl.join("control")) & 0o077, 0, "the default ACL is in force");
         write(&guest, &acl.join("file"), b"x").await.unwrap();

@@ -36,8 +36,8 @@ pub struct Capabilities {
     pub cap_drop: bool,
     /// [`Hardening::read_only_root`](crate::Hardening::read_only_root).
     pub read_only_root: bool,
-    /// [`Hardening::run_as_user`](crate::Hardening::run_as_user) and its group fields, for any number but 0. User or group 0, and an
-    /// `fs_group` other than the group, may fail as [`Unsupported`](crate::ErrorKind::Unsupported) where there are none.
+    /// [`Hardening::run_as_user`](crate::Hardening::run_as_user) its group fields and `run_as_non_root`, for any number but 0. User or group
+    /// 0, and an `fs_group` other than the group, may fail as [`Unsupported`](crate::ErrorKind::Unsupported) where there are none.
     pub run_as_user: bool,
     /// Commands run as user 0 unless told otherwise, with the capabilities that are not dropped.
     pub root_by_default: bool,

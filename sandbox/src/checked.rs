@@ -179,6 +179,7 @@ fn check_spec(spec: &Spec, capabilities: &Capabilities) -> Result<(), Error> {
             claimed(c.run_as_user, || format!("hardening {name} {id}"))?;
         }
     }
+    claimed(!h.run_as_non_root || c.run_as_user, || "hardening run_as_non_root true".to_owned())?;
     Ok(())
 }
 

@@ -206,7 +206,7 @@ pub(crate) fn validate_command(command: &Command) -> Result<(), Error> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ExecResult {
-    /// The exit code: 0 to 255, or 128 and the signal's number if a signal ended it. 137 if it timed out.
+    /// The exit code: 0 to 255, or 128 and the signal's number if a signal ended it. The exit code is 137 if it timed out.
     pub exit_code: i32,
     /// Whether it ran into its limit. This alone says so: an exit code can be anything.
     pub timed_out: bool,
@@ -214,7 +214,7 @@ pub struct ExecResult {
     pub stdout: Output,
     /// Standard error.
     pub stderr: Output,
-    /// From its start to its end, on the caller's clock.
+    /// How long it ran: a command is timed from its start to its end, on the caller's clock.
     pub elapsed: Duration,
 }
 

@@ -10,7 +10,7 @@ use crate::{Error, ErrorKind, SessionId};
 
 /// A gate for one sandbox: plain data. Its token is no part of it; see [`GateMinter`].
 ///
-/// With a gate, whatever leaves the sandbox goes through it, and it decides by the policy that it fetches from its control plane; the
+/// With a gate, whatever leaves the sandbox goes through it, and it decides by the policy that it fetches from its control plane. The
 /// backend then adds no restriction of its own. Commands find it in `HTTP_PROXY` and `HTTPS_PROXY` (and the same in lower case), which no
 /// variable of the session replaces. A session's gate is not compared when the session is provisioned again, only
 /// whether there is one: if not, the sandbox is replaced, and [`Sandbox::recreated`](crate::Sandbox::recreated) says so.

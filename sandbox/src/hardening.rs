@@ -16,21 +16,21 @@ pub use capability::{CapDrop, Capability};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Hardening {
-    /// Processes and threads at once.
+    /// A sandbox never has more processes and threads at once than this.
     pub pids: Limit,
-    /// Processor time, in thousandths of a core.
+    /// A sandbox gets no more processor time than this, in thousandths of a core.
     pub cpu_millis: Limit,
-    /// Memory, in bytes.
+    /// A sandbox takes no more memory than this, in bytes; who wants more fails or is killed, and did not time out.
     pub memory_bytes: Limit,
-    /// Disk that the sandbox's own files may take, in bytes.
+    /// The sandbox's own files take no more disk than this, in bytes.
     pub disk_bytes: Limit,
-    /// Capabilities that no process of the sandbox can have. If there is one, no process can gain privileges either.
+    /// No process of the sandbox can have one of these capabilities. If there is one, no process can gain privileges either.
     pub cap_drop: CapDrop,
     /// Only the working directory, `/tmp` and `/mnt` can be written.
     pub read_only_root: bool,
-    /// The numeric user that commands run as; `None` is the image's own.
+    /// Commands run as this numeric user; `None` is the image's own.
     pub run_as_user: Option<u32>,
-    /// The numeric group that commands run as; `None` is the image's own.
+    /// Commands run as this numeric group; `None` is the image's own.
     pub run_as_group: Option<u32>,
     /// The group that owns the writable directories.
     pub fs_group: Option<u32>,
@@ -45,7 +45,7 @@ pub enum Limit {
     /// No bound.
     #[default]
     Off,
-    /// This bound where the backend can impose one, else none. [`Capabilities`](crate::Capabilities) tells which.
+    /// This bound holds where the backend can impose one, and is never a reason to refuse a spec. [`Capabilities`](crate::Capabilities) tells which.
     Preferred(u64),
     /// This bound; a backend that cannot impose it refuses the spec.
     Required(u64),

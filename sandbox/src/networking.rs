@@ -12,13 +12,13 @@ use crate::{Error, ErrorKind};
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum Networking {
-    /// All that the place it runs in can reach.
+    /// An unrestricted sandbox reaches all that the place it runs in can reach.
     #[default]
     Unrestricted,
     /// Only the hosts of the list. Without a gate nothing can honour a list, so that it means no way out at all. (A gate is what a deployment
     /// puts between its sandboxes and the network, such as a proxy that lets through what a session's list names. No backend brings one.)
     Limited(Limited),
-    /// Nothing: no route, no name service.
+    /// A sandbox without a network reaches nothing: no route, no name service.
     None,
 }
 

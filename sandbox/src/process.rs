@@ -22,7 +22,7 @@ pub struct SpawnRequest {
     pub workdir: Option<SandboxPath>,
     /// How long it may run; `None` is without end.
     pub limit: Option<Duration>,
-    /// Whether it can be written to; else its standard input is empty.
+    /// Whether it can be written to. A command that nobody can write to has an empty standard input.
     pub stdin: bool,
 }
 
@@ -132,13 +132,13 @@ impl Signal {
     }
 }
 
-/// How a spawned command ended.
+/// How a spawned command ended. A spawned command ends with its own exit code, or 128 and the number of the signal that ended it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exit {
     /// As [`ExecResult::exit_code`](crate::ExecResult::exit_code).
     pub code: i32,
-    /// Whether it ran into its limit.
+    /// Whether it ran into its limit. A spawned command that ran into its limit was killed and says so.
     pub timed_out: bool,
 }
 

@@ -20,8 +20,8 @@ use crate::{
 ///
 /// A provider keeps no state of its own about a sandbox: the session id alone finds it again, from any process.
 ///
-/// Futures can be dropped at any point: what a dropped `provision` has begun is either nothing or something that `owned` shows and
-/// `reap` removes; a dropped `reap` can be repeated.
+/// Futures can be dropped at any point. What a dropped `provision` has begun is either nothing or something that `owned` shows and
+/// `reap` removes. A dropped `reap` or `destroy` can be repeated. A dropped `attach` or `owned` changes nothing and holds nobody up.
 #[async_trait]
 pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// What this backend promises. Cheap, constant, and callable outside a runtime.
@@ -42,9 +42,9 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     ///
     /// `InvalidSpec` and `Unsupported` before anything is made; `NotOurs` and `SpecMismatch` without touching what is there; `Busy` if
     /// another process is changing this session's sandbox for longer than the provider's time limit, or again and again;
-    /// `DeadlineExceeded`, `ImagePull`, `Unschedulable`, `Forbidden`, `Unavailable` if it cannot be made, in which case what was begun is
-    /// removed. Where that is not known, the error has `Effect::Unknown`: it may be there, and the next provision takes it up. Likewise `Lost`
-    /// or `Protocol` if it is made and runs no commands, and with a gate whatever its minter or revoker fails with.
+    /// `DeadlineExceeded`, `ImagePull`, `Unschedulable`, `Forbidden`, `Unavailable` if it cannot be made. What was begun of a sandbox that
+    /// cannot be made is removed. Where that is not known, the error has `Effect::Unknown`: it may be there, and the next provision takes it
+    /// up. Likewise `Lost` or `Protocol` if it is made and runs no commands, and with a gate whatever its minter or revoker fails with.
     async fn provision(&self, spec: &Spec) -> Result<Arc<dyn Sandbox>, Error>;
 
     /// Finds the session's sandbox.
@@ -65,6 +65,9 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
     /// Lists the sandboxes of this provider, dead or alive, each session once.
     ///
     /// - A session is owned from its provision until it is reaped or destroyed.
+    /// - A sandbox that runs commands is listed as [`Running`](crate::OwnedState::Running).
+    /// - A later sandbox of a session has another incarnation than an earlier one, and one sandbox has the same each time.
+    /// - A sandbox is listed as made when it was made, to the second, where that is known.
     ///
     /// # Errors
     ///
@@ -102,7 +105,7 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
 
 /// One session's sandbox.
 ///
-/// A handle is bound to the very sandbox it was made for: once that one is gone, everything fails as `NotFound`, also when the
+/// A handle is bound to the very sandbox it was made for. Once that one is gone, everything fails as `NotFound`, also when the
 /// session has another by then. Dropping a handle removes nothing. All operations can run at once, through one handle or
 /// several. A backend may bound how many are under way; then `exec`, `spawn`, `read`, `write` and `write_many` wait for their turn in the
 /// order of the calls, for as long as those before them take: put a limit on what you run, or drop the future. A sentence of the lists below
@@ -112,7 +115,7 @@ pub trait Provider: fmt::Debug + Send + Sync + 'static {
 /// you; it cannot make a command that ran past its limit look punctual, reach another session, or make a call hang or grow.
 #[async_trait]
 pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
-    /// The session.
+    /// The session. A handle tells the very session that its sandbox was made for.
     fn id(&self) -> &SessionId;
 
     /// Whether an earlier sandbox of this session died, and its files with it. Every handle of this sandbox says the same, in every
@@ -130,9 +133,9 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     ///   before anything is started.
     /// - Arguments reach the program byte for byte; no shell reads them.
     /// - A shell text of any length up to the bound runs whole.
-    /// - Standard input is empty.
+    /// - The standard input of a command is empty.
     /// - A command that runs into its limit is killed and reported as timed out, and the sandbox stays usable.
-    /// - What a command started in its process group dies with it at its limit.
+    /// - What a command started dies with it at its limit, also what left its process group.
     /// - A command that ends in time leaves no watchdog behind and nothing in its output.
     /// - A command ends when its process ends: a background process that holds its output neither delays the result nor dies of it.
     /// - What a background process prints after its command ended is in no later result.
@@ -147,12 +150,14 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - Whatever a command kills, stops, closes or leaves behind, later commands run.
     ///
     /// `limit` counts on the caller's clock from the moment the command starts; until then, from its turn on, a deadline of the backend's
-    /// own counts. At the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds
+    /// own counts. Who hides from its killer on purpose, without the command's variables and output, can outlive the limit, and never the
+    /// sandbox. At the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds
     /// later, plus `grace`.
     ///
     /// # Errors
     ///
-    /// `InvalidRequest` before anything is started; `FileNotFound` or `NotDirectory` for the working directory; `NotFound` if the sandbox is
+    /// A request that breaks a rule fails as `InvalidRequest` before anything is started. `FileNotFound` or `NotDirectory` for the working
+    /// directory; `NotFound` if the sandbox is
     /// gone; `DeadlineExceeded` if it does not begin the command in the backend's time, with `Effect::Unknown` if it may yet have begun;
     /// `Lost` with `Effect::Unknown` if the way to the command broke, as when somebody inside kills the shell that started it; `Protocol`
     /// with `Effect::Unknown` if what comes back is no answer; `Unavailable` or `Forbidden` if there is no way in. A command is never run twice.
@@ -217,9 +222,13 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// Writes many files in one delivery, each as [`write`](Self::write) does, in order.
     ///
     /// - Every member of a batch lands as a single write would.
-    /// - A batch ends at its first failing member, which the error names; what came before it stays, and nothing after it is written.
+    /// - Directories that a batch makes have mode 0755, whatever the umask.
+    /// - A batch with a member below something that is not a directory fails as `NotDirectory` and writes nothing.
+    /// - At any other failure a batch ends at the first failing member, which the error names; what came before it stays, and nothing
+    ///   after it is written.
     ///
-    /// Needs [`Capabilities::files`].
+    /// What no member may be below is looked for in as many members as come before the 1024th and the fourth MiB; a longer batch is taken
+    /// in parts of that size, of which those before stay. Needs [`Capabilities::files`].
     ///
     /// # Errors
     ///

@@ -155,7 +155,7 @@ pub struct FileWrite<'a> {
     pub size: u64,
     /// The bytes.
     pub body: Body<'a>,
-    /// The permission bits; `None` keeps those of the file that is there, else is 0644.
+    /// The permission bits. A file gets the bits of its request; `None` keeps those of the file that is there, else is 0644.
     pub mode: Option<u32>,
     /// Fail if something is there already.
     pub create_new: bool,
@@ -192,7 +192,7 @@ impl<'a> FileWrite<'a> {
         self
     }
 
-    /// Checks it. Every `write` does this first.
+    /// Checks it. A size or mode out of range is refused before the body is read.
     ///
     /// # Errors
     ///

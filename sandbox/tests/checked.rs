@@ -11,7 +11,7 @@ use sandbox::*;
 #[tokio::test]
 async fn what_is_not_claimed_never_reaches_the_backend() {
     type Change = fn(&mut Spec);
-    let specs: [(&str, Change); 11] = [
+    let specs: [(&str, Change); 14] = [
         ("unrestricted", |_| ()),
         ("limited", |s| s.networking = Networking::limited([])),
         ("none", |s| s.networking = Networking::None),
@@ -21,7 +21,10 @@ async fn what_is_not_claimed_never_reaches_the_backend() {
         ("disk_bytes", |s| s.hardening.disk_bytes = Limit::Required(7)),
         ("cap_drop", |s| s.hardening.cap_drop = CapDrop::all()),
         ("read_only_root", |s| s.hardening.read_only_root = true),
+        ("gate", |s| s.gate = Some(GateSpec::new("gate:1", "https://control.invalid"))),
         ("run_as_user", |s| s.hardening.run_as_user = Some(7)),
+        ("run_as_group", |s| s.hardening.run_as_group = Some(7)),
+        ("run_as_non_root", |s| s.hardening.run_as_non_root = true),
         ("fs_group", |s| s.hardening.fs_group = Some(7)),
     ];
     for (name, change) in specs {

@@ -11,6 +11,7 @@ mod lifetime;
 mod limits;
 mod networking;
 mod overrun;
+mod owned;
 mod provider;
 mod read;
 mod spawn;
@@ -18,7 +19,7 @@ mod target;
 mod write;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sandbox::ByteStream;
@@ -33,7 +34,7 @@ type B = Arc<Bed>;
 /// Every case of the suite.
 pub fn cases() -> Vec<Case> {
     let core = [exec::cases(), limits::cases(), overrun::cases(), dropped::cases()].concat();
-    let life = [provider::cases(), lifetime::cases()].concat();
+    let life = [provider::cases(), lifetime::cases(), owned::cases()].concat();
     let files = [read::cases(), write::cases(), target::cases(), batch::cases(), export::cases()].concat();
     let rest = [spawn::cases(), networking::cases(), gate::cases(), hardening::cases(), hostile::cases()].concat();
     [core, life, files, rest].concat()
@@ -107,6 +108,18 @@ fn filler(size: usize) -> Bytes {
     }
     bytes.truncate(size);
     bytes.into()
+}
+
+/// Waits until `check` holds, at most for `limit`; then it fails as `check` does.
+async fn soon<Fut: Future<Output = Outcome>>(limit: Duration, check: impl Fn() -> Fut) -> Outcome {
+    let begun = Instant::now();
+    loop {
+        let settled = check().await;
+        if settled.is_ok() || begun.elapsed() > limit {
+            return settled.map_err(|failure| failure.within(format!("after {limit:?}")));
+        }
+        tokio::time::sleep(millis(50)).await;
+    }
 }
 
 /// All of `stream`, for a reader that pauses once and then takes its time.

@@ -17,6 +17,7 @@
 mod bulk;
 mod exec;
 mod files;
+mod finds;
 mod hooks;
 mod hostile;
 mod limits;
@@ -87,6 +88,7 @@ pub fn mutants() -> Vec<Mutant> {
     let mut all = exec::mutants();
     all.extend(limits::mutants());
     all.extend(provider::mutants());
+    all.extend(finds::mutants());
     all.extend(removal::mutants());
     all.extend(files::mutants());
     all.extend(writes::mutants());

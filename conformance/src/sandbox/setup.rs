@@ -15,6 +15,7 @@ use crate::{Case, Factory, Need, Outcome, Probe};
 
 type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Provider>, NoBackend>> + Send + Sync>;
 type Leaks = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Vec<String>> + Send + Sync>;
+type Facts = Arc<dyn Fn() -> BoxFuture<'static, BTreeMap<String, String>> + Send + Sync>;
 type Wrap = Arc<dyn Fn(Arc<dyn Provider>) -> Arc<dyn Provider> + Send + Sync>;
 
 /// Your provider, as the suite takes it.
@@ -38,7 +39,9 @@ pub struct Setup {
     pub(super) leaks: Option<Leaks>,
     pub(super) wrap: Option<Wrap>,
     pub(super) gate: Option<GateFixture>,
+    mounted_files: bool,
     facts: BTreeMap<String, String>,
+    probe: Option<Facts>,
     cases: Option<Vec<Case<Self>>>,
     /// Whether commands were seen to run beside this very test.
     pub(super) uncontained: Arc<OnceCell<bool>>,
@@ -96,7 +99,9 @@ impl Setup {
             leaks: None,
             wrap: None,
             gate: None,
+            mounted_files: true,
             facts: BTreeMap::new(),
+            probe: None,
             cases: None,
             uncontained: Arc::default(),
         }
@@ -128,10 +133,30 @@ impl Setup {
         self
     }
 
+    /// Says that in sandboxes of this backend no regular file is a mount point, as `/etc/hosts` is in many: the case of writing onto one is
+    /// not applicable then.
+    #[must_use]
+    pub fn without_mounted_files(mut self) -> Self {
+        self.mounted_files = false;
+        self
+    }
+
     /// Adds a line to the report about the place it ran in, such as a server's version.
     #[must_use]
     pub fn with_fact(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.facts.insert(name.into(), value.into());
+        self
+    }
+
+    /// Adds lines to the report that must be looked up. `probe` is asked once, after a provider was made and before anything is listed; what
+    /// it cannot find out it leaves out, or says so.
+    #[must_use]
+    pub fn with_facts<F, Fut>(mut self, probe: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = BTreeMap<String, String>> + Send + 'static,
+    {
+        self.probe = Some(Arc::new(move || Box::pin(probe())));
         self
     }
 
@@ -174,6 +199,10 @@ impl Factory for Setup {
             let gated = cases.iter_mut().filter_map(|case| case.needs.as_mut()).filter(|need| need.claim == "gate");
             gated.for_each(|need| *need = Need { claim: "gate to try it with", holds: |_| false });
         }
+        if !self.mounted_files {
+            let of_mounts = cases.iter_mut().filter(|case| case.id == "write::onto_a_mount_point");
+            of_mounts.for_each(|case| case.needs = Some(Need { claim: "mounted files", holds: |_| false }));
+        }
         cases
     }
 
@@ -189,6 +218,9 @@ impl Factory for Setup {
                 }
                 let claimed = serde_json::to_value(claims).and_then(serde_json::from_value).unwrap_or_default();
                 let mut facts = self.facts.clone();
+                if let Some(probe) = &self.probe {
+                    facts.extend(probe().await);
+                }
                 facts.insert("image".to_owned(), self.image.clone());
                 facts.insert("provider".to_owned(), crate::short(&provider));
                 Probe::Ready { claims, claimed, facts }

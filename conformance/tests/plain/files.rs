@@ -28,7 +28,7 @@ fn unwritable(errno: Errno, path: &SandboxPath) -> Error {
 }
 
 /// Whether some component of `path` is there and is no directory.
-fn blocked(root: &OwnedFd, path: &SandboxPath) -> bool {
+pub(super) fn blocked(root: &OwnedFd, path: &SandboxPath) -> bool {
     let mut at = path.parent();
     while let Some(dir) = at {
         match openat2(root, dir.as_bytes(), OFlags::PATH, Mode::empty(), INSIDE) {

@@ -233,7 +233,20 @@ impl Provider for Plain {
     async fn owned(&self) -> Result<OwnedStream, Error> {
         let names = std::fs::read_dir(self.0.base.path()).map_err(fault)?.flatten();
         let sessions = names.filter_map(|entry| SessionId::new(entry.file_name().into_string().ok()?).ok());
-        let owned: Vec<_> = sessions.map(|session| Ok(Owned::new(session, OwnedState::Running, ""))).collect();
+        let entry = |session: SessionId| {
+            let dir = self.0.dir(&session);
+            let init = Init::read(&dir);
+            let state = match init.as_ref().map(Init::lives) {
+                Some(true) => OwnedState::Running,
+                Some(false) => OwnedState::Ended,
+                None => OwnedState::Starting,
+            };
+            let made = std::fs::metadata(dir.join("init")).and_then(|found| found.modified());
+            let owned =
+                Owned::new(session, state, init.map_or_else(String::new, |i| format!("{} {}", i.pid, i.started)));
+            made.map_or(owned.clone(), |made| owned.created_at(made))
+        };
+        let owned: Vec<_> = sessions.map(|session| Ok(entry(session))).collect();
         Ok(OwnedStream::new(futures::stream::iter(owned)))
     }
 
@@ -258,8 +271,16 @@ impl Provider for Plain {
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
         let sandbox = self.attach(session).await?;
         let parent = root.parent().map_or(b"/".to_vec(), |p| p.as_bytes().to_vec());
-        let script = b"[[ -e $2 || -L $2 ]] || exit 9; exec tar -C \"$1\" -cf - -- \"$3\"".to_vec();
-        let args = [b"bash".to_vec(), b"-c".to_vec(), script, b"export".to_vec(), parent, root.as_bytes().to_vec()];
+        let script = b"[[ -e $2 || -L $2 ]] || exit 9; exec /usr/bin/tar -C \"$1\" -cf - -- \"$3\"".to_vec();
+        let args = [
+            b"/usr/bin/bash".to_vec(),
+            b"-p".to_vec(),
+            b"-c".to_vec(),
+            script,
+            b"export".to_vec(),
+            parent,
+            root.as_bytes().to_vec(),
+        ];
         let args = args.into_iter().chain([root.file_name().to_vec()]);
         let packed = sandbox.exec(ExecRequest::args(args).with_caps(ExecRequest::MAX_CAP)).await?;
         match packed.exit_code {
@@ -327,10 +348,13 @@ impl Sandbox for Place {
         files::write(&self.root()?, file).await
     }
 
-    async fn write_many(&self, mut files: FileBatch<'_>) -> Result<(), Error> {
+    async fn write_many(&self, files: FileBatch<'_>) -> Result<(), Error> {
         let root = self.root()?;
-        let mut index = 0;
-        while let Some(file) = files.next().await {
+        let files: Vec<_> = files.collect().await;
+        if let Some(index) = files.iter().position(|file| files::blocked(&root, &file.path)) {
+            return Err(Error::new(ErrorKind::NotDirectory).of_member(index));
+        }
+        for (index, file) in files.into_iter().enumerate() {
             let written = async {
                 file.validate()?;
                 files::write(&root, file).await
@@ -339,7 +363,6 @@ impl Sandbox for Place {
                 let e = e.of_member(index);
                 if index > 0 { e.with_effect(Effect::Partial) } else { e }
             })?;
-            index += 1;
         }
         Ok(())
     }

@@ -42,6 +42,17 @@ fn stilled(pid: Pid) -> Vec<i32> {
     children(raw)
 }
 
+/// Who has `mark` in its environment, wherever its parent is.
+fn marked(mark: &str) -> Vec<i32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let has = |pid: &i32| {
+        let vars = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        vars.split(|b| *b == 0).any(|var| var == mark.as_bytes())
+    };
+    pids.filter(has).collect()
+}
+
 /// The first child of `parent`.
 pub(super) fn child_of(parent: i32) -> Option<i32> {
     children(parent).first().copied()
@@ -115,10 +126,14 @@ fn start(
             nsenter.env(name, &gate.control_plane);
         }
     }
+    static COMMANDS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let count = COMMANDS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let mark = format!("PLAIN_COMMAND={}.{count}.", std::process::id());
+    nsenter.env("PLAIN_COMMAND", &mark["PLAIN_COMMAND=".len()..]);
     nsenter.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let child = nsenter.spawn().map_err(super::fault)?;
     let pid = child.id().and_then(|id| Pid::from_raw(id as i32)).unwrap();
-    Ok((child, Group { nsenter: pid, armed: true, script }))
+    Ok((child, Group { nsenter: pid, armed: true, script, mark }))
 }
 
 /// The processes of one command, killed when it is dropped armed.
@@ -127,6 +142,8 @@ struct Group {
     nsenter: Pid,
     armed: bool,
     script: Option<String>,
+    /// What stands in the environment of all that it started.
+    mark: String,
 }
 
 impl Group {
@@ -138,6 +155,7 @@ impl Group {
     fn kill(&self) {
         // Who stands still starts nobody behind the look at its children.
         let mut all = stilled(self.nsenter);
+        all.extend(marked(&self.mark));
         let mut at = 0;
         while let Some(parent) = all.get(at).copied() {
             all.extend(Pid::from_raw(parent).map(stilled).unwrap_or_default());

@@ -7,6 +7,7 @@ pub(crate) const ON_LOCAL: &[&str] = &[
     "hardening::pids",
     "hardening::user_and_files",
     "hardening::user_and_group",
+    "hardening::user_and_read_only_root",
 ];
 
 /// Nowhere: no backend of this workspace bounds the disk, or runs commands as user 0 with capabilities. Nobody has seen them fail.

@@ -25,7 +25,7 @@ mkdir -p "$R"/{usr,etc,dev/shm,proc,tmp,mnt,run,old} "$R$2"
 mount --bind /usr "$R/usr" && mount -o remount,bind,ro "$R/usr"
 for l in bin sbin lib lib64; do [[ -L /$l ]] && cp -P "/$l" "$R/"; done
 cp /etc/{passwd,group} "$R/etc/"
-for f in /dev/null /dev/zero /dev/urandom; do touch "$R$f"; mount --bind "$f" "$R$f"; done
+for f in /etc/hosts /dev/null /dev/zero /dev/urandom; do touch "$R$f"; mount --bind "$f" "$R$f"; done
 ln -s /proc/self/fd "$R/dev/fd"
 mount -t proc -o ro proc "$R/proc"
 cd "$R"; pivot_root . old; umount -l /old; rmdir /old; cd /

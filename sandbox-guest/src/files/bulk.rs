@@ -1,4 +1,6 @@
 //! Writing many files.
+//!
+//! Members are held until there are as many as one delivery has. Then what is above all of them is looked at, before anything is written.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -48,7 +50,20 @@ struct Member {
     path: SandboxPath,
     target: Target,
     mode: Option<u32>,
+    create_new: bool,
     content: BytesMut,
+}
+
+impl Member {
+    /// Writes it alone.
+    async fn write(self, inner: &Arc<Inner>) -> Result<(), Error> {
+        if self.content.len() as u64 <= WHOLE {
+            return write::write_whole(inner, &self.target, &self.content).await;
+        }
+        let mut file = FileWrite::bytes(self.path, self.content);
+        (file.mode, file.create_new) = (self.mode, self.create_new);
+        write::write_member(inner, file).await
+    }
 }
 
 /// Members of one delivery: none of them is the place, or above the place, of another.
@@ -93,15 +108,20 @@ struct Batch<'a> {
 impl Batch<'_> {
     async fn take(&mut self, file: FileWrite<'_>) -> Result<(), Error> {
         let path = file.path.clone();
-        if file.size > WHOLE || file.create_new || file.validate().is_err() {
+        if let Err(e) = file.validate() {
             self.flush().await?;
-            let result = match file.validate() {
-                Ok(()) => write::write(self.inner, file).await,
-                Err(e) => Err(e),
-            };
+            return Err(self.failed(e, Some(path)));
+        }
+        if file.size > BYTES as u64 {
+            self.clear(Some(&path)).await?;
+            self.land().await?;
+            let result = write::write_member(self.inner, file).await;
             return self.one(result, path);
         }
-        let (target, mode) = (Target::new(&file), file.mode);
+        if !self.waiting.takes(&path, usize::try_from(file.size).unwrap_or(BYTES)) {
+            self.flush().await?;
+        }
+        let (target, mode, create_new) = (Target::of_member(&file), file.mode, file.create_new);
         let content = match write::content(file.body, file.size, self.inner.config.inactivity).await {
             Ok(content) => content,
             Err(e) => {
@@ -110,18 +130,40 @@ impl Batch<'_> {
                 return Err(self.failed(e, Some(path)));
             }
         };
-        if !self.waiting.takes(&path, content.len()) {
-            self.flush().await?;
-        }
-        self.waiting.push(Member { path, target, mode, content });
+        self.waiting.push(Member { path, target, mode, create_new, content });
         Ok(())
     }
 
-    /// Delivers what waits.
+    /// Delivers what waits, unless one of it is below something that is no directory.
     async fn flush(&mut self) -> Result<(), Error> {
+        self.clear(None).await?;
+        self.land().await
+    }
+
+    /// Fails if what waits, or `next` after it, is below something that is no directory. One alone finds that out itself.
+    async fn clear(&self, next: Option<&SandboxPath>) -> Result<(), Error> {
+        let paths: Vec<_> = self.waiting.members.iter().map(|member| &member.path).chain(next).collect();
+        if paths.len() < 2 {
+            return Ok(());
+        }
+        let (mut dirs, mut known) = (Vec::new(), HashSet::new());
+        for (index, path) in paths.iter().enumerate() {
+            let (dir, _) = split(path);
+            if known.insert(dir) {
+                dirs.push((dir, index));
+            }
+        }
+        let clear = clear_ways(self.inner, &dirs).await.map_err(|e| self.failed(e, Some(paths[0].clone())))?;
+        let Some((_, index)) = dirs.get(clear) else { return Ok(()) };
+        Err(self.failed(Error::new(ErrorKind::NotDirectory), Some(paths[*index].clone())).of_member(self.done + index))
+    }
+
+    async fn land(&mut self) -> Result<(), Error> {
         let Waiting { mut members, .. } = std::mem::take(&mut self.waiting);
         while !members.is_empty() {
-            let asked = members.len().min(self.most);
+            // One that must be new is out of the ordinary.
+            let plain = members.iter().take_while(|member| !member.create_new);
+            let asked = plain.take(self.most).count();
             if self.bulk && asked >= FEW {
                 let some = &members.make_contiguous()[..asked];
                 let landed = match deliver(self.inner, some).await {
@@ -139,8 +181,9 @@ impl Batch<'_> {
             }
             // Out of the ordinary, or not worth a delivery: it says itself how it goes.
             if let Some(member) = members.pop_front() {
-                let result = write::write_whole(self.inner, &member.target, &member.content).await;
-                self.one(result, member.path)?;
+                let path = member.path.clone();
+                let result = member.write(self.inner).await;
+                self.one(result, path)?;
             }
         }
         Ok(())
@@ -162,6 +205,24 @@ impl Batch<'_> {
         // The error says which part is there: all before that member.
         if self.done > 0 && error.effect() == Effect::None { error.with_effect(Effect::Partial) } else { error }
     }
+}
+
+/// How many of these directories, counted from the first, are there or would have to be made below one.
+async fn clear_ways(inner: &Arc<Inner>, dirs: &[(&[u8], usize)]) -> Result<usize, Error> {
+    let request = |nonce: Nonce| {
+        let mut text = format!("__sbx_ways {}", nonce.as_str()).into_bytes();
+        dirs.iter().for_each(|(dir, _)| push_word(&mut text, dir));
+        text
+    };
+    let untouched = |e: Error| e.with_effect(Effect::None);
+    let turn = inner.pool.turn().await?;
+    let begun = Transfer::begin(inner, turn, Part::Write, GiveUp::Kill, &[], request).await;
+    let mut transfer = begun.map_err(untouched)?;
+    let record = transfer.begun().await.map_err(untouched)?;
+    let answer = Answer::parse(&record).map_err(untouched)?;
+    transfer.settle(answer.in_step);
+    let clear = usize::try_from(answer.outcome.into_result()?).ok().filter(|n| *n <= dirs.len());
+    clear.ok_or_else(|| Error::new(ErrorKind::Protocol).because("more directories than were asked about"))
 }
 
 /// Delivers members at once. Answers how many landed, counted from the first, or `None` if the sandbox cannot take deliveries.

@@ -27,11 +27,21 @@ const BUFFER: usize = 256 << 10;
 /// Writes a file.
 pub(crate) async fn write(inner: &Arc<Inner>, file: FileWrite<'_>) -> Result<(), Error> {
     let target = Target::new(&file);
+    write_to(inner, &target, file).await
+}
+
+/// Writes a file of a batch.
+pub(crate) async fn write_member(inner: &Arc<Inner>, file: FileWrite<'_>) -> Result<(), Error> {
+    let target = Target::of_member(&file);
+    write_to(inner, &target, file).await
+}
+
+async fn write_to(inner: &Arc<Inner>, target: &Target, file: FileWrite<'_>) -> Result<(), Error> {
     if file.size <= WHOLE {
         let content = content(file.body, file.size, inner.config.inactivity).await?;
-        return write_whole(inner, &target, &content).await;
+        return write_whole(inner, target, &content).await;
     }
-    write_chunks(inner, &target, file.body, file.size).await
+    write_chunks(inner, target, file.body, file.size).await
 }
 
 /// Where content goes, and how.
@@ -39,6 +49,8 @@ pub(crate) struct Target {
     path: Vec<u8>,
     mode: String,
     new: &'static str,
+    /// The umask for directories, if it is not the image's.
+    umask: &'static str,
 }
 
 impl Target {
@@ -48,15 +60,21 @@ impl Target {
             path: file.path.as_bytes().to_vec(),
             mode: file.mode.map_or_else(|| "''".to_owned(), |mode| format!("{mode:o}")),
             new: if file.create_new { "1" } else { "''" },
+            umask: "''",
         }
+    }
+
+    /// Where `file` goes as one of many: the directories that it needs are made with mode 0755.
+    pub(crate) fn of_member(file: &FileWrite<'_>) -> Self {
+        Self { umask: "022", ..Self::new(file) }
     }
 
     /// The request; `content` goes with it as a word.
     fn request(&self, nonce: Nonce, size: u64, whole: &str, content: Option<&[u8]>) -> Vec<u8> {
         // A name that nobody inside can know before it is there.
         let token = &Nonce::new();
-        let (nonce, token, Self { mode, new, .. }) = (nonce.as_str(), &token.as_str()[..16], self);
-        let mut text = format!("__sbx_write {nonce} {token} {size} {whole} {mode} {new}").into_bytes();
+        let (nonce, token, Self { mode, new, umask, .. }) = (nonce.as_str(), &token.as_str()[..16], self);
+        let mut text = format!("__sbx_write {nonce} {token} {size} {whole} {mode} {new} {umask}").into_bytes();
         push_word(&mut text, &self.path);
         if let Some(content) = content {
             push_word(&mut text, content);

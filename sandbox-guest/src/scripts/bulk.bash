@@ -98,7 +98,10 @@ __sbx_plain() {
 __sbx_stage() {
     local at wanted=()
     for at in "${used[@]}"; do [[ ${state[at]} == 0 ]] && wanted+=("${dirs[at]}"); done
+    # What comes with a batch is open to whoever may see the directory above it, whatever the image thinks of new ones.
+    umask 022
     ((${#wanted[@]})) && __sbx_each mkdir -p -- "${wanted[@]}"
+    umask "$__sbx_umask"
     for at in "${used[@]}"; do staged+=("${dirs[at]}/$stage"); done
     __sbx_each mkdir -m 700 -- "${staged[@]}" && return
     for ((i = 0; i < count; i++)); do

@@ -5,20 +5,35 @@ __sbx_umask=$(umask)
 declare -gA __sbx_points
 __sbx_noref=
 
-# __sbx_write NONCE TOKEN SIZE WHOLE MODE NEW PATH [CONTENT]
+# __sbx_ways NONCE DIR...: how many of these directories, counted from the first, are there or would have to be made below one.
+__sbx_ways() {
+    local nonce=$1 dir clear=0
+    shift
+    for dir; do
+        if [[ ! -d ${dir:-/} ]]; then
+            __sbx_walk "$dir"
+            [[ -d $__sbx_near ]] || break
+        fi
+        ((clear += 1))
+    done
+    __sbx_say "$nonce" E "+ ok $clear"
+}
+
+# __sbx_write NONCE TOKEN SIZE WHOLE MODE NEW UMASK PATH [CONTENT]
+# UMASK is that of the directories that have to be made; if it is empty they have the image's.
 # With WHOLE the content follows the request at once, or is CONTENT. Without it a record G asks for it; then come lines: a number, and that many
 # bytes after it; a dot, which commits; or an exclamation mark, which gives up. Nothing of it shows before it is committed.
 __sbx_write() {
-    local nonce=$1 size=$3 whole=$4 mode=$5 new=$6 path=$7 dir name temp=.sbx-write-$2 made=() step=+ total=0 line fd='' early=''
+    local nonce=$1 size=$3 whole=$4 mode=$5 new=$6 shade=$7 path=$8 dir name temp=.sbx-write-$2 made=() step=+ total=0 line fd='' early=''
     dir=${path%/*}
     dir=${dir:-/}
     name=${path##*/}
     __sbx_fault=
     if ! __sbx_prepare; then
-        [[ $whole && $# == 7 ]] && ((size > 0)) && ! __sbx_drain "$size" && step=-
+        [[ $whole && $# == 8 ]] && ((size > 0)) && ! __sbx_drain "$size" && step=-
     elif [[ $whole ]]; then
         __sbx_early
-        if (($# == 7)); then __sbx_take "$size"; else __sbx_put "$8"; fi && __sbx_commit
+        if (($# == 8)); then __sbx_take "$size"; else __sbx_put "$9"; fi && __sbx_commit
         [[ $early ]] && wait "$early"
     else
         __sbx_say "$nonce" G ''
@@ -119,7 +134,10 @@ __sbx_prepare() {
             return 1
         fi
         made=("${__sbx_gone[@]}")
-        if ! __sbx_do mkdir -p -- "$dir"; then
+        umask "${shade:-$__sbx_umask}"
+        __sbx_do mkdir -p -- "$dir"
+        umask "$__sbx_umask"
+        if ((__sbx_code)); then
             __sbx_blame unwritable
             __sbx_walk "$dir"
             [[ -d $__sbx_near ]] || __sbx_fault=notdir

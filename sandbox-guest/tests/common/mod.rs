@@ -77,9 +77,23 @@ pub fn as_nobody() -> Vec<String> {
     if root { words.map(str::to_owned).to_vec() } else { Vec::new() }
 }
 
+/// Passes `found` on; where everything is installed that the tests need, it must be there.
+pub fn must_have<T>(what: &str, found: Option<T>) -> Option<T> {
+    let all = std::env::var("CONFORMANCE_REQUIRE").is_ok_and(|required| !required.is_empty());
+    assert!(found.is_some() || !all, "{what} is missing, and a test stands on it");
+    found
+}
+
+/// Gives `dir` a default ACL; whether it could be done.
+pub fn default_acl(dir: &std::path::Path, acl: &str) -> bool {
+    let set = std::process::Command::new("setfacl").args(["-d", "-m", acl]).arg(dir).status();
+    must_have("setfacl, on a file system with ACLs", set.ok().filter(|set| set.success())).is_some()
+}
+
 /// A directory with nothing but BusyBox's tools, or `None` where there is no BusyBox.
 pub fn busybox(dir: &std::path::Path) -> Option<String> {
-    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| std::path::Path::new(p).exists())?;
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| std::path::Path::new(p).exists());
+    let busybox = must_have("busybox", busybox)?;
     let bin = dir.join("bin");
     std::fs::create_dir(&bin).unwrap();
     for tool in ["cat", "chmod", "dd", "ln", "mkdir", "mv", "rm", "rmdir", "stat", "tar"] {

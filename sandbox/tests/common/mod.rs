@@ -125,7 +125,7 @@ pub fn everything() -> Capabilities {
     (c.files, c.export, c.spawn) = (true, true, true);
     (c.networking_unrestricted, c.networking_limited, c.networking_none) = (true, true, true);
     (c.pids_limit, c.cpu_limit, c.memory_limit, c.disk_limit) = (true, true, true, true);
-    (c.cap_drop, c.read_only_root, c.run_as_user) = (true, true, true);
+    (c.cap_drop, c.read_only_root, c.run_as_user, c.gate) = (true, true, true, true);
     c
 }
 

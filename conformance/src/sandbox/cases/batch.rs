@@ -5,25 +5,34 @@ use sandbox::{Body, Effect, ErrorKind, ExecRequest, FileWrite};
 
 use super::super::Subject;
 use super::super::bed::{path, unexpected};
-use super::{B, Case, filler, odd_names, secs};
+use super::{B, Case, filler, millis, odd_names, secs, soon};
 use crate::{Failure, Outcome, ensure, equal, same};
 
 const MEMBER: &str = "Every member of a batch lands as a single write would.";
-const FIRST: &str = "A batch ends at its first failing member, which the error names; what came before it stays, and nothing after it is written.";
+const DIRECTORIES: &str = "Directories that a batch makes have mode 0755, whatever the umask.";
+const BLOCKED: &str =
+    "A batch with a member below something that is not a directory fails as `NotDirectory` and writes nothing.";
+const FIRST: &str = "At any other failure a batch ends at the first failing member, which the error names; what came before it stays, \
+     and nothing after it is written.";
 
 pub(super) fn cases() -> Vec<Case> {
     let all = vec![
         Case::new("batch::round_trip", MEMBER, round_trip),
         Case::new("batch::empty", MEMBER, empty),
         Case::new("batch::modes", MEMBER, modes),
+        Case::new("batch::directories", DIRECTORIES, directories),
         Case::new("batch::odd_names", MEMBER, names),
         Case::new("batch::same_target_twice", MEMBER, same_target_twice),
         Case::new("batch::a_thousand", MEMBER, a_thousand),
         Case::new("batch::twenty_thousand", MEMBER, twenty_thousand).slow().deadline(secs(300)),
         Case::new("batch::stops_at_the_first_failure", FIRST, stops_at_the_first_failure),
         Case::new("batch::every_kind_of_failure", FIRST, every_kind_of_failure),
+        Case::new("batch::below_a_file", BLOCKED, below_a_file),
+        Case::new("batch::repeated", MEMBER, repeated),
+        Case::new("batch::dropped", MEMBER, dropped).races().profile("faults"),
     ];
-    all.into_iter().map(|case| case.profile("files").needs("files", |c| c.files)).collect()
+    let files = |case: Case| if case.profile == "core" { case.profile("files") } else { case };
+    all.into_iter().map(|case| files(case).needs("files", |c| c.files)).collect()
 }
 
 fn file(name: impl Into<Vec<u8>>, content: impl Into<Bytes>) -> Outcome<FileWrite<'static>> {
@@ -156,8 +165,7 @@ async fn every_kind_of_failure(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.ok("mkdir /tmp/b; echo x > /tmp/b/blocker; touch /tmp/b/there").await?;
     type Member = fn() -> Outcome<FileWrite<'static>>;
-    let members: [(&str, Member, ErrorKind); 7] = [
-        ("below a file", || file("/tmp/b/blocker/x/y", "x"), ErrorKind::NotDirectory),
+    let members: [(&str, Member, ErrorKind); 6] = [
         ("onto a device", || file("/dev/null", "x"), ErrorKind::NotReplaceable),
         ("in /proc", || file("/proc/conformance", "x"), ErrorKind::NotWritable),
         (
@@ -185,4 +193,82 @@ async fn every_kind_of_failure(bed: B) -> Outcome {
         equal(what, left, "before blocker there 20\n")?;
     }
     equal("the device", sandbox.ok("stat -c %F /dev/null").await?, "character special file\n")
+}
+
+async fn directories(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let modes = "cd /tmp/d; find . -mindepth 1 -type d -exec stat -c '%a %n' {} + | LC_ALL=C sort";
+    // Few members, many, large and new ones may travel in different ways.
+    sandbox.ok("mkdir -m 711 -p /tmp/d/there").await?;
+    let new = file("/tmp/d/new/er/f", "x")?.create_new();
+    deliver(&sandbox, vec![file("/tmp/d/few/er/f", "x")?, file("/tmp/d/there/f", "x")?, new]).await?;
+    let mut many = (0..40).map(|n| file(format!("/tmp/d/many/{}/f", n % 3), "x")).collect::<Outcome<Vec<_>>>()?;
+    many.push(file("/tmp/d/large/er/f", filler(6 << 20))?);
+    deliver(&sandbox, many).await?;
+    let made = ["few", "few/er", "large", "large/er", "many", "many/0", "many/1", "many/2", "new", "new/er"];
+    let mut wanted: String = made.map(|name| format!("755 ./{name}\n")).concat();
+    wanted.insert_str(0, "711 ./there\n");
+    equal("the modes of directories", sandbox.ok(modes).await?, wanted)
+}
+
+async fn below_a_file(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox
+        .ok("mkdir -p /tmp/b/there; cd /tmp/b; echo blocks > blocker; ln -s blocker link; ln -s /nowhere dangling")
+        .await?;
+    let before = "blocker\ndangling\nlink\nthere\nblocks\n";
+    let fine = |n: usize| file(format!("/tmp/b/there/{}/{n}", n % 3), format!("{n}"));
+    for blocked in ["blocker/f", "blocker/x/y/f", "link/f", "dangling/f", "dangling/x/f"] {
+        // Few members, many, large and new ones may travel in different ways.
+        for (first, rest) in [(0, 1), (1, 0), (1, 1), (3, 2), (40, 20), (500, 100)] {
+            let what = format!("{first} members, {blocked}, {rest} members");
+            let mut batch = (0..first).map(fine).collect::<Outcome<Vec<_>>>()?;
+            if first == 3 {
+                batch[1] = file("/tmp/b/there/large", filler(2 << 20))?;
+                batch[2] = file("/tmp/b/there/new", "x")?.create_new();
+            }
+            batch.push(file(format!("/tmp/b/{blocked}"), "x")?);
+            batch.extend((first..first + rest).map(fine).collect::<Outcome<Vec<_>>>()?);
+            let error = failure(&sandbox, &what, ErrorKind::NotDirectory, batch).await?;
+            equal(&what, (error.kind(), error.member()), (ErrorKind::NotDirectory, Some(first)))?;
+            ensure(error.effect() == Effect::None, &format!("the effect of {what}"), "None", || crate::short(&error))?;
+            equal(&what, sandbox.ok("cd /tmp/b; ls -A; ls -A there; cat blocker").await?, before)?;
+        }
+    }
+    Ok(())
+}
+
+async fn repeated(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let batch =
+        || (0..30).map(|n| file(format!("/tmp/b/{}/{n}", n % 4), format!("{n}\n"))).collect::<Outcome<Vec<_>>>();
+    let look = "cd /tmp/b; find . -type f -exec stat -c '%a %n' {} + | sort; find . -type f | sort | xargs cat; find . | wc -l";
+    deliver(&sandbox, batch()?).await?;
+    let first = sandbox.ok(look).await?;
+    ensure(first.ends_with("\n35\n"), "what a batch leaves", "30 files in 4 directories", || first.clone())?;
+    for _ in 0..2 {
+        deliver(&sandbox, batch()?).await?;
+        equal("what the same batch leaves again", sandbox.ok(look).await?, first.clone())?;
+    }
+    Ok(())
+}
+
+async fn dropped(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("mkdir /tmp/d").await?;
+    let content = filler(5000);
+    for moment in [0, 1, 2, 5, 10, 20, 50, 100] {
+        let files = (0..400).map(|n| file(format!("/tmp/d/{}/{n}", n % 3), content.clone()));
+        let files = files.collect::<Outcome<Vec<_>>>()?;
+        let work = sandbox.inner.write_many(sandbox::FileBatch::new(files));
+        drop(tokio::time::timeout(millis(moment), work).await);
+    }
+    // A member is there whole or not at all, and nothing is beside it.
+    let strange =
+        "cd /tmp/d; find . -type f ! -size 5000c; find . ! -name '[0-9]*' ! -name .; find . -type f ! -perm 644";
+    let whole =
+        || async { equal("what eight dropped batches left besides whole members", sandbox.ok(strange).await?, "") };
+    soon(secs(5), whole).await?;
+    deliver(&sandbox, vec![file("/tmp/d/0/0", "after")?]).await?;
+    same("a member after them", &sandbox.read("/tmp/d/0/0").await?, "after")
 }

@@ -19,7 +19,8 @@ const ONE_REQUEST: &str = "Variables and the working directory of one request ap
 const NO_WORKDIR: &str = "A working directory that does not exist fails as `FileNotFound` and one that is no directory as `NotDirectory`, with its path and before anything is started.";
 const ARGS: &str = "Arguments reach the program byte for byte; no shell reads them.";
 const CAP: &str = "Of each stream the first bytes up to the cap are kept and the rest is drained, so that the command runs to its end.";
-const INVALID: &str = "`InvalidRequest` before anything is started";
+const ELAPSED: &str = "How long it ran: a command is timed from its start to its end, on the caller's clock.";
+const INVALID: &str = "A request that breaks a rule fails as `InvalidRequest` before anything is started.";
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -44,12 +45,12 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("exec::arguments_are_exact", ARGS, arguments_are_exact),
         Case::new("exec::arguments_are_not_options", ARGS, arguments_are_not_options),
         Case::new("exec::long_texts", "A shell text of any length up to the bound runs whole.", long_texts),
-        Case::new("exec::stdin_is_empty", "Standard input is empty.", stdin_is_empty),
+        Case::new("exec::stdin_is_empty", "The standard input of a command is empty.", stdin_is_empty),
         Case::new("exec::cap_drains", CAP, cap_drains),
         Case::new("exec::cap_of_the_request", CAP, cap_of_the_request),
         Case::new("exec::prints_100_mib", CAP, prints_100_mib),
         Case::new("exec::runs_once", "A command is never run twice.", runs_once),
-        Case::new("exec::elapsed", "From its start to its end, on the caller's clock.", elapsed),
+        Case::new("exec::elapsed", ELAPSED, elapsed),
         Case::new("exec::invalid_request_starts_nothing", INVALID, invalid_request_starts_nothing),
     ]
 }

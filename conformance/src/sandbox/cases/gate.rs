@@ -9,7 +9,7 @@ use super::super::{GateFixture, Subject};
 use super::{B, Case, millis, secs};
 use crate::{Failure, Outcome, ensure, within};
 
-const THROUGH: &str = "With a gate, whatever leaves the sandbox goes through it, and it decides by the policy that it fetches from its control plane;";
+const THROUGH: &str = "With a gate, whatever leaves the sandbox goes through it, and it decides by the policy that it fetches from its control plane.";
 
 pub(super) fn cases() -> Vec<Case> {
     vec![Case::new("networking::gate", THROUGH, gate).profile("networking").needs("gate", |c| c.gate)]

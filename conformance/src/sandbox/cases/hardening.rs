@@ -10,19 +10,19 @@ use super::super::subject::told;
 use super::{B, Case, filler, secs};
 use crate::{Failure, Outcome, ensure, equal};
 
-const CAPS: &str = "Capabilities that no process of the sandbox can have.";
+const CAPS: &str = "No process of the sandbox can have one of these capabilities.";
 const GAIN: &str = "If there is one, no process can gain privileges either.";
 const ROOT: &str = "Only the working directory, `/tmp` and `/mnt` can be written.";
-const USER: &str = "The numeric user that commands run as; `None` is the image's own.";
-const PREFERRED: &str = "This bound where the backend can impose one, else none.";
+const USER: &str = "Commands run as this numeric user; `None` is the image's own.";
+const PREFERRED: &str = "This bound holds where the backend can impose one, and is never a reason to refuse a spec.";
 
 pub(super) fn cases() -> Vec<Case> {
     let all = vec![
-        Case::new("hardening::pids", "Processes and threads at once.", pids).needs("pids_limit", |c| c.pids_limit),
-        Case::new("hardening::cpu", "Processor time, in thousandths of a core.", cpu)
+        Case::new("hardening::pids", "A sandbox never has more processes and threads at once than this.", pids).needs("pids_limit", |c| c.pids_limit),
+        Case::new("hardening::cpu", "A sandbox gets no more processor time than this, in thousandths of a core.", cpu)
             .needs("cpu_limit", |c| c.cpu_limit),
-        Case::new("hardening::memory", "Memory, in bytes.", memory).needs("memory_limit", |c| c.memory_limit),
-        Case::new("hardening::disk", "Disk that the sandbox's own files may take, in bytes.", disk)
+        Case::new("hardening::memory", "A sandbox takes no more memory than this, in bytes; who wants more fails or is killed, and did not time out.", memory).needs("memory_limit", |c| c.memory_limit),
+        Case::new("hardening::disk", "The sandbox's own files take no more disk than this, in bytes.", disk)
             .needs("disk_limit", |c| c.disk_limit)
             .deadline(secs(180)),
         Case::new("hardening::preferred_bounds", PREFERRED, preferred),
@@ -36,6 +36,10 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("hardening::user_and_group", USER, user_and_group).needs("run_as_user", |c| c.run_as_user),
         Case::new("hardening::user_and_files", USER, user_and_files)
             .needs("run_as_user and files", |c| c.run_as_user && c.files),
+        Case::new("hardening::user_and_read_only_root", USER, user_and_read_only_root).needs(
+            "run_as_user, read_only_root, files and export",
+            |c| c.run_as_user && c.read_only_root && c.files && c.export,
+        ),
         Case::new(
             "hardening::kept_as_created",
             "`env` and `hardening` stay as they were at its creation.",
@@ -234,7 +238,20 @@ async fn read_only_root_and_files(bed: B) -> Outcome {
         let file = FileWrite::bytes(path("/dev/null")?, filler(size));
         refused("a device under a read-only root", sandbox.try_write(file).await?, ErrorKind::NotReplaceable)?;
     }
-    Ok(())
+    nothing_replaces_hosts(&sandbox).await
+}
+
+/// What is mounted is refused as that before anybody finds out that nothing can be made beside it.
+async fn nothing_replaces_hosts(sandbox: &Subject) -> Outcome {
+    let mounted = sandbox.ok("while read -r _ _ _ _ at _; do echo \"$at\"; done < /proc/self/mountinfo").await?;
+    let pinned = mounted.lines().any(|at| at == "/etc/hosts");
+    let before = sandbox.ok("cat /etc/hosts; ls -A /etc").await?;
+    for size in [1, 256 << 10] {
+        let file = FileWrite::bytes(path("/etc/hosts")?, filler(size));
+        let kind = if pinned { ErrorKind::NotReplaceable } else { ErrorKind::NotWritable };
+        refused("/etc/hosts under a read-only root", sandbox.try_write(file).await?, kind)?;
+    }
+    equal("/etc/hosts, and what stands beside it", sandbox.ok("cat /etc/hosts; ls -A /etc").await?, before)
 }
 
 async fn user_and_group(bed: B) -> Outcome {
@@ -250,6 +267,34 @@ async fn user_and_files(bed: B) -> Outcome {
     equal("who owns it", sandbox.ok("stat -c '%u %a' d/f && echo y >> d/f").await?, "65534 644\n")?;
     let file = FileWrite::bytes(path("/dev/null")?, "x");
     refused("a write onto a device", sandbox.try_write(file).await?, ErrorKind::NotReplaceable).map(drop)
+}
+
+async fn user_and_read_only_root(bed: B) -> Outcome {
+    let sandbox = hardened(&bed, |h| {
+        (h.run_as_user, h.run_as_group, h.read_only_root) = (Some(65534), Some(65534), true);
+    })
+    .await?;
+    let opened = sandbox.ok("umask 022; id -u; pwd; mkdir d && echo x > d/f && cat d/f; touch /tmp/f; (: > /etc/f) 2>/dev/null || echo closed").await?;
+    equal("user, working directory and root", opened, "65534\n/workspace\nx\nclosed\n")?;
+    sandbox.write("/workspace/d/written", "w").await?;
+    let batch = (0..40).map(|n| Ok(FileWrite::bytes(path(format!("/workspace/b/{}/{n}", n % 3))?, format!("{n}"))));
+    let batch = batch.collect::<Outcome<Vec<_>>>()?;
+    sandbox.try_write_many(batch).await?.map_err(|e| super::super::bed::unexpected("write_many", "success", &e))?;
+    equal(
+        "whose they are",
+        sandbox.ok("find b d -type f -exec stat -c '%u %a' {} + | sort | uniq -c | tr -s ' '").await?,
+        " 42 65534 644\n",
+    )?;
+    let archive = bed.export(&bed.session, "/workspace").await?;
+    let entries = super::super::tar::entries(&archive)?;
+    let there =
+        entries.iter().filter(|entry| entry.name.starts_with(b"workspace/b/") && !entry.name.ends_with(b"/")).count();
+    equal("members of the batch in the archive", there, 40)?;
+    for size in [1, 256 << 10] {
+        let file = FileWrite::bytes(path("/dev/null")?, filler(size));
+        refused("a write onto a device", sandbox.try_write(file).await?, ErrorKind::NotReplaceable)?;
+    }
+    nothing_replaces_hosts(&sandbox).await
 }
 
 async fn kept_as_created(bed: B) -> Outcome {

@@ -1,10 +1,11 @@
 //! Tenants that fight back.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use sandbox::{Env, ExecRequest};
+use sandbox::{Env, ExecRequest, FileWrite};
 
 use super::super::Subject;
+use super::super::bed::{path, unexpected};
 use super::super::subject::told;
 use super::{B, Case, mark, millis, secs};
 use crate::{Failure, Outcome, ensure, equal, same};
@@ -30,7 +31,10 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("hostile::never_ending_output", TRUTH, never_ending_output),
         Case::new("hostile::shadowed_tools", BACK, shadowed_tools).needs("files", |c| c.files),
         Case::new("hostile::planted_names", BACK, planted_names).needs("files", |c| c.files),
-        Case::new("hostile::file_that_becomes_a_fifo", TRUTH, file_that_becomes_a_fifo).needs("files", |c| c.files),
+        Case::new("hostile::file_that_becomes_a_fifo", TRUTH, file_that_becomes_a_fifo)
+            .races()
+            .needs("files", |c| c.files),
+        Case::new("hostile::changes_clocks", TRUTH, changes_clocks),
     ];
     all.into_iter().map(|case| case.profile("hostile")).collect()
 }
@@ -69,7 +73,7 @@ async fn variables(bed: B) -> Outcome {
         ("PYTHONSTARTUP", "/tmp/evil"),
     ];
     for (name, value) in hostile {
-        env.set(name, value).map_err(|e| super::super::bed::unexpected("env", "legal", &e))?;
+        env.set(name, value).map_err(|e| unexpected("env", "legal", &e))?;
     }
     let sandbox = bed.provision(&bed.spec().with_env(env)).await?;
     let seen = sandbox.exec(ExecRequest::args(["/usr/bin/env", "-0"])).await?;
@@ -213,7 +217,7 @@ async fn hides_the_workdir(bed: B) -> Outcome {
     ensure(begun.elapsed() < secs(15), "commands without a working directory", "answers", || {
         format!("{:?}", begun.elapsed())
     })?;
-    let elsewhere = ExecRequest::shell("echo here").with_workdir(super::super::bed::path("/tmp")?).with_limit(secs(5));
+    let elsewhere = ExecRequest::shell("echo here").with_workdir(path("/tmp")?).with_limit(secs(5));
     same("a command elsewhere", &sandbox.exec(elsewhere).await?.stdout.bytes, "here\n")
 }
 
@@ -235,22 +239,88 @@ async fn never_ending_output(bed: B) -> Outcome {
 }
 
 async fn shadowed_tools(bed: B) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    let plant = "mkdir -p /tmp/evil; for t in cat tar dd mv rm mkdir stat chmod tee head ls cp ln dirname basename sleep kill env setsid; do \
-                 printf '#!/bin/sh\\necho EVIL $0 >> /tmp/ran\\nexit 0\\n' > /tmp/evil/$t; chmod 755 /tmp/evil/$t; done; \
-                 mkdir -p ~/bin ~/.local/bin 2>/dev/null; cp /tmp/evil/* ~/bin/ 2>/dev/null; cp /tmp/evil/* /usr/local/bin/ 2>/dev/null; \
-                 for f in ~/.bashrc ~/.bash_profile ~/.profile; do echo 'echo EVIL; exit 3' > $f; done 2>/dev/null; cp /tmp/evil/* . ; true";
+    // First in the PATH of every command, where rc files and working directories are looked at, and beside what is read.
+    let mut env = Env::new();
+    for (name, value) in [
+        ("PATH", "/tmp/evil:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"),
+        ("BASH_ENV", "/tmp/evil/rc"),
+        ("ENV", "/tmp/evil/rc"),
+    ] {
+        env.set(name, value).map_err(|e| unexpected("env", "legal", &e))?;
+    }
+    let sandbox = bed.provision(&bed.spec().with_env(env)).await?;
+    let plant = "PATH=/usr/bin:/bin; mkdir -p /tmp/evil /tmp/d ~/bin ~/.local/bin 2>/dev/null; for t in awk base64 basename bash busybox cat chmod \
+                 cksum cp cut dd dirname env find grep head id install kill ln ls mkdir mktemp mv nsenter ps readlink rm rmdir sed setsid sh \
+                 sleep sort stat stty sync tail tar tee test timeout touch tr true uname wc xargs; do printf '#!/bin/bash -p\\necho EVIL \
+                 \"$0\" >> /tmp/ran; exit 0\\n' > /tmp/evil/$t; done; chmod 755 /tmp/evil/*; for d in . ~/bin ~/.local/bin; do \
+                 cp /tmp/evil/* $d/; done 2>/dev/null; echo 'echo EVIL rc >> /tmp/ran' > /tmp/evil/rc; \
+                 for f in ~/.bashrc ~/.bash_profile ~/.profile; do cp /tmp/evil/rc $f; done 2>/dev/null; : > /tmp/ran; true";
     sandbox.sh(plant).await?;
-    sandbox.write("/tmp/d/f", "content\n").await?;
-    let back = sandbox.try_read("/tmp/d/f", 100).await?;
-    // Whoever can write into the image's own PATH may spoil its session's answers; then the call says so.
-    if let Ok(back) = back {
-        same("what reads back", &back, "content\n")?;
+    let ran = "while read -r line; do echo \"$line\"; done < /tmp/ran; : > /tmp/ran";
+    // A tenant's own command finds them: else what follows would prove nothing.
+    sandbox.sh("tar; cat").await?;
+    let found = sandbox.sh(ran).await?.stdout.to_string_lossy().into_owned();
+    ensure(found.contains("EVIL /tmp/evil/tar"), "a command that calls tar", "the planted one", || found.clone())?;
+    // Commands of the platform's own from here on: whoever runs one of them for it shows in the file. The tenant's own are builtins, and
+    // find the rc file of their shell.
+    for content in ["content\n".to_owned(), "large ".repeat(40_000)] {
+        sandbox.write("/tmp/d/f", content.clone()).await?;
+        same("what reads back", &sandbox.read("/tmp/d/f").await?, &content)?;
+        sandbox.write("/tmp/d/new/er/f", content.clone()).await?;
+        same("what reads back", &sandbox.read("/tmp/d/new/er/f").await?, &content)?;
     }
+    let many = (0..40).map(|n| Ok(FileWrite::bytes(path(format!("/tmp/d/many/{n}"))?, format!("{n}"))));
+    let many = many.collect::<Outcome<Vec<_>>>()?;
+    sandbox.try_write_many(many).await?.map_err(|e| unexpected("write_many", "success", &e))?;
+    same("a member of a batch", &sandbox.read("/tmp/d/many/39").await?, "39")?;
     if bed.claims().export {
-        drop(bed.try_export(&bed.session, "/tmp/d").await?);
+        let archive = bed.export(&bed.session, "/tmp/d/many").await?;
+        let entries = super::super::tar::entries(&archive)?;
+        let whole = entries.iter().filter(|entry| !entry.content.is_empty()).count();
+        equal("members of the batch in an archive", whole, 40)?;
     }
+    let late = sandbox.exec(ExecRequest::args(["/usr/bin/sleep", "60"]).with_limit(secs(1))).await?;
+    ensure(late.timed_out, "a limit", "a timeout", || told(&late))?;
+    let found = sandbox.sh(ran).await?.stdout.to_string_lossy().into_owned();
+    let strange: Vec<_> = found.lines().filter(|line| *line != "EVIL rc").collect();
+    equal("planted tools that ran", strange, Vec::<&str>::new())?;
+    // One shell of the tenant's own has read the file since it was emptied: the last.
+    equal("how often an rc file was read", found.lines().count(), 1)?;
     equal("a builtin", sandbox.sh("echo alive").await?.stdout.to_string_lossy(), "alive\n")
+}
+
+async fn changes_clocks(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    // To and fro, so that a clock that somebody can set is as it was.
+    let set = "for by in '+1 day' '-1 day'; do date -s \"$by\"; busybox date -s \"$(date -d \"$by\" '+%F %T')\"; \
+               hwclock --set --date \"$by\"; done; adjtimex --tick 10000; busybox adjtimex -t 10000; SECONDS=0 EPOCHREALTIME=0; \
+               unshare --user --time --monotonic 1000000 --boottime 1000000 true";
+    let tries = format!("{{ for i in {{1..4}}; do {set}; sleep 0.2; done; }} >/dev/null 2>&1; exit 5");
+    let (tried, late) = tokio::join!(sandbox.timed(tries, secs(30)), sandbox.timed("sleep 60", secs(2)));
+    let (tried, late) = (tried?, late?);
+    ensure(late.timed_out, "sleep 60 with a limit of 2 s, beside somebody who sets clocks", "a timeout", || {
+        told(&late)
+    })?;
+    let right = |elapsed: Duration, least: Duration| elapsed >= least && elapsed < least + secs(6);
+    ensure(right(late.elapsed, secs(2)), "how long it ran", "2 s, and not much more", || {
+        format!("{:?}", late.elapsed)
+    })?;
+    equal("the end of who sets clocks", (tried.exit_code, tried.timed_out), (5, false))?;
+    let begun = Instant::now();
+    let late = sandbox.timed(format!("{{ {set}; }} >/dev/null 2>&1; sleep 60"), secs(2)).await?;
+    ensure(late.timed_out, "a command that sets clocks and runs past its limit", "a timeout", || told(&late))?;
+    ensure(right(late.elapsed, secs(2)), "how long it ran", "2 s, and not much more", || {
+        format!("{:?}", late.elapsed)
+    })?;
+    let short = sandbox.timed(format!("{{ {set}; }} >/dev/null 2>&1; sleep 1; exit 6"), secs(30)).await?;
+    equal("a command that sets clocks and ends in time", (short.exit_code, short.timed_out), (6, false))?;
+    let both = late.elapsed + short.elapsed;
+    ensure(
+        both >= secs(3) && both <= begun.elapsed(),
+        "how long both ran",
+        "3 s or more, and no more than both calls took",
+        || format!("{both:?} of {:?}", begun.elapsed()),
+    )
 }
 
 async fn planted_names(bed: B) -> Outcome {

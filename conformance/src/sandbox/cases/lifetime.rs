@@ -1,4 +1,6 @@
-//! Finding, listing and removing sandboxes, and what a handle is bound to.
+//! Finding and removing sandboxes, and what a handle is bound to.
+
+use std::time::Duration;
 
 use sandbox::{ErrorKind, ExecRequest};
 
@@ -13,14 +15,18 @@ const ABSENT: &str = "Attaching to a session that has no sandbox fails as `NotFo
 const REAPED: &str = "After a reap the sandbox is gone: a handle that was made before fails as `NotFound`, and the session is not owned.";
 const STATELESS: &str =
     "A provider keeps no state of its own about a sandbox: the session id alone finds it again, from any process.";
-const OWNED: &str = "A session is owned from its provision until it is reaped or destroyed.";
 const DESTROY: &str = "Destroying twice succeeds, and every other operation then fails as `NotFound`.";
 const BOUND_HANDLE: &str =
-    "once that one is gone, everything fails as `NotFound`, also when the session has another by then.";
+    "Once that one is gone, everything fails as `NotFound`, also when the session has another by then.";
+const REPEATED: &str = "A dropped `reap` or `destroy` can be repeated.";
+pub(super) const HARMLESS: &str = "A dropped `attach` or `owned` changes nothing and holds nobody up.";
 const ENDS: &str =
     "A command that runs when its sandbox is removed fails as `NotFound` or `Lost`, with `Effect::Unknown`.";
 const REACH: &str = "A tenant can make its own session lie to you; it cannot make a command that ran past its limit look \
      punctual, reach another session, or make a call hang or grow.";
+
+/// When a future is dropped.
+pub(super) const DROPPED: [Duration; 6] = [millis(0), millis(1), millis(3), millis(8), millis(20), millis(50)];
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -37,8 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
             "It never waits, starts, heals or removes anything, so that it is safe beside a running session.",
             attach_changes_nothing,
         ),
-        Case::new("owned::lists_it", OWNED, owned_lists_it),
-        Case::new("owned::once", "Lists the sandboxes of this provider, dead or alive, each session once.", owned_once),
+        Case::new("attach::dropped", HARMLESS, attach_dropped).races().repeat(3),
         Case::new("reap::removes", REAPED, reap_removes),
         Case::new("reap::then_provision_is_fresh", REAPED, reap_then_provision_is_fresh),
         Case::new("reap::twice", "Reaping a session again succeeds.", reap_twice),
@@ -49,7 +54,7 @@ pub(super) fn cases() -> Vec<Case> {
             reap_whoever_made_it,
         ),
         Case::new("reap::against_exec", ENDS, reap_against_exec).races().repeat(5),
-        Case::new("reap::dropped", "a dropped `reap` can be repeated", reap_dropped).races().repeat(3),
+        Case::new("reap::dropped", REPEATED, reap_dropped).races().repeat(3),
         Case::new("reap::at_once", "Reaping a session again succeeds.", reap_at_once).races().repeat(5),
         Case::new("reap::hostile_files", REAPED, reap_hostile_files),
         Case::new("destroy::twice", DESTROY, destroy_twice),
@@ -58,10 +63,11 @@ pub(super) fn cases() -> Vec<Case> {
             "Removes this sandbox and waits until it is gone; never a later one of the same session.",
             destroy_spares_a_later_one,
         ),
+        Case::new("destroy::dropped", REPEATED, destroy_dropped).races().repeat(3),
         Case::new("handle::is_bound_to_its_sandbox", BOUND_HANDLE, handle_is_bound),
         Case::new("handle::dropping_removes_nothing", "Dropping a handle removes nothing.", dropping_removes_nothing),
         Case::new("session::files_are_its_own", REACH, files_are_its_own).profile("hostile"),
-        Case::new("session::processes_are_its_own", REACH, processes_are_its_own).profile("hostile"),
+        Case::new("session::processes_are_its_own", REACH, processes_are_its_own).profile("hostile").races(),
     ]
 }
 
@@ -88,6 +94,22 @@ async fn attach_after_reap(bed: B) -> Outcome {
     bed.reap(&bed.session).await?;
     refused("attaching", bed.try_attach(&bed.session).await?, ErrorKind::NotFound)?;
     equal("times listed", bed.times_owned(&bed.session).await?, 0)
+}
+
+async fn attach_dropped(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let mark = mark();
+    sandbox.ok(&format!("echo mine > /tmp/f; setsid sleep {mark} >/dev/null 2>&1 & true")).await?;
+    let nobody = bed.fresh_session();
+    for moment in DROPPED {
+        for session in [&bed.session, &nobody] {
+            drop(tokio::time::timeout(moment, bed.provider.attach(session)).await);
+        }
+        let found = bed.attach(&bed.session).await?;
+        equal("its file", found.ok("cat /tmp/f").await?, "mine\n")?;
+        equal("times listed", (bed.times_owned(&bed.session).await?, bed.times_owned(&nobody).await?), (1, 0))?;
+    }
+    equal("its background process", sandbox.marked(&mark).await?, 1)
 }
 
 async fn from_another_process(bed: B) -> Outcome {
@@ -120,28 +142,6 @@ async fn attach_changes_nothing(bed: B) -> Outcome {
         "code 5, whole",
         || told(&result),
     )
-}
-
-async fn owned_lists_it(bed: B) -> Outcome {
-    equal("times listed before", bed.times_owned(&bed.session).await?, 0)?;
-    let sandbox = bed.sandbox().await?;
-    equal("times listed", bed.times_owned(&bed.session).await?, 1)?;
-    drop(sandbox);
-    equal("times listed after its handle is gone", bed.times_owned(&bed.session).await?, 1)?;
-    bed.sandbox().await?.destroy().await?;
-    equal("times listed after destroy", bed.times_owned(&bed.session).await?, 0)
-}
-
-async fn owned_once(bed: B) -> Outcome {
-    let sessions = [bed.fresh_session(), bed.fresh_session(), bed.fresh_session()];
-    for session in &sessions {
-        bed.provision(&bed.spec_of(session)).await?;
-        bed.provision(&bed.spec_of(session)).await?;
-    }
-    for session in &sessions {
-        equal("times listed", bed.times_owned(session).await?, 1)?;
-    }
-    Ok(())
 }
 
 async fn reap_removes(bed: B) -> Outcome {
@@ -213,10 +213,10 @@ async fn reap_against_exec(bed: B) -> Outcome {
 }
 
 async fn reap_dropped(bed: B) -> Outcome {
-    for moment in [0, 1, 3, 8, 20, 50] {
+    for moment in DROPPED {
         let sandbox = bed.sandbox().await?;
         sandbox.ok("sleep 300 & mkdir -p a/b/c; touch a/b/c/d").await?;
-        drop(tokio::time::timeout(millis(moment), bed.provider.reap(&bed.session)).await);
+        drop(tokio::time::timeout(moment, bed.provider.reap(&bed.session)).await);
         bed.reap(&bed.session).await?;
         equal("times listed", bed.times_owned(&bed.session).await?, 0)?;
     }
@@ -260,6 +260,18 @@ async fn destroy_twice(bed: B) -> Outcome {
     }
     refused("attach", bed.try_attach(&bed.session).await?, ErrorKind::NotFound)?;
     equal("times listed", bed.times_owned(&bed.session).await?, 0)
+}
+
+async fn destroy_dropped(bed: B) -> Outcome {
+    for moment in DROPPED {
+        let sandbox = bed.sandbox().await?;
+        sandbox.ok("sleep 300 & mkdir -p a/b/c; touch a/b/c/d").await?;
+        drop(tokio::time::timeout(moment, sandbox.inner.destroy()).await);
+        sandbox.destroy().await?;
+        equal("times listed", bed.times_owned(&bed.session).await?, 0)?;
+        refused("attach", bed.try_attach(&bed.session).await?, ErrorKind::NotFound)?;
+    }
+    equal("a sandbox after them", bed.sandbox().await?.ok("ls -A /tmp; ls -A .").await?, "")
 }
 
 async fn destroy_spares_a_later_one(bed: B) -> Outcome {

@@ -11,7 +11,7 @@ use crate::{Failure, Outcome, ensure, equal, same};
 
 const KILLED: &str =
     "A command that runs into its limit is killed and reported as timed out, and the sandbox stays usable.";
-const GROUP: &str = "What a command started in its process group dies with it at its limit.";
+const GROUP: &str = "What a command started dies with it at its limit, also what left its process group.";
 const CLEAN: &str = "A command that ends in time leaves no watchdog behind and nothing in its output.";
 const ENDS: &str = "A command ends when its process ends: a background process that holds its output neither delays the result nor dies of it.";
 const LATE: &str = "What a background process prints after its command ended is in no later result.";
@@ -22,8 +22,9 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("limit::kills", KILLED, kills),
         Case::new("limit::silent_or_loud", KILLED, silent_or_loud),
         Case::new("limit::ignored_signals", KILLED, ignored_signals),
-        Case::new("limit::code_is_137", "137 if it timed out.", code_is_137),
+        Case::new("limit::code_is_137", "The exit code is 137 if it timed out.", code_is_137),
         Case::new("limit::kills_the_group", GROUP, kills_the_group),
+        Case::new("limit::kills_who_left_the_group", GROUP, kills_who_left_the_group),
         Case::new("limit::returns_soon", "The call returns at most two seconds later, plus `grace`.", returns_soon),
         Case::new("limit::below_a_second", "Limits below a second are kept as they are, not rounded.", below_a_second),
         Case::new("limit::keeps_what_was_printed", KILLED, keeps_what_was_printed),
@@ -93,6 +94,20 @@ async fn kills_the_group(bed: B) -> Outcome {
     let (sandbox, mark) = (bed.sandbox().await?, mark());
     let text =
         format!("sleep {mark} & (sleep {mark} & sleep {mark}) & bash -c 'sleep {mark}; :' & sleep {mark} | cat & wait");
+    let run = sandbox.timed(text, secs(4));
+    let (result, up) = tokio::join!(run, sandbox.all_marked(&mark, 5, secs(3)));
+    up?;
+    timed_out("the command", &result?)?;
+    sandbox.unmarked(&mark, secs(5)).await
+}
+
+async fn kills_who_left_the_group(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    // In a session of its own, beside its parent, without it, and with no output of the command.
+    let text = format!(
+        "setsid sleep {mark} & (setsid sleep {mark} &) ; setsid sleep {mark} </dev/null >/dev/null 2>&1 & \
+         set -m; sleep {mark} & setsid bash -c 'setsid sleep {mark}; :' & wait"
+    );
     let run = sandbox.timed(text, secs(4));
     let (result, up) = tokio::join!(run, sandbox.all_marked(&mark, 5, secs(3)));
     up?;

@@ -7,12 +7,16 @@ use super::{B, Case, secs};
 use crate::{Failure, Outcome, ensure, equal};
 
 const CLOSED: &str = "Without a gate nothing can honour a list, so that it means no way out at all.";
-const NOTHING: &str = "Nothing: no route, no name service.";
+const NOTHING: &str = "A sandbox without a network reaches nothing: no route, no name service.";
 
 pub(super) fn cases() -> Vec<Case> {
     let all = vec![
-        Case::new("networking::unrestricted_has_a_route", "All that the place it runs in can reach.", unrestricted)
-            .needs("networking_unrestricted", |c| c.networking_unrestricted),
+        Case::new(
+            "networking::unrestricted_has_a_route",
+            "An unrestricted sandbox reaches all that the place it runs in can reach.",
+            unrestricted,
+        )
+        .needs("networking_unrestricted", |c| c.networking_unrestricted),
         Case::new("networking::limited_has_no_route", CLOSED, |bed| closed(bed, Networking::limited([])))
             .needs("networking_limited", |c| c.networking_limited),
         Case::new("networking::limited_reaches_nothing", CLOSED, |bed| reaches_nothing(bed, Networking::limited([])))

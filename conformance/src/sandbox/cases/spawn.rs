@@ -18,12 +18,16 @@ const DROPPED: &str = "A spawned command is killed when its handle is dropped.";
 pub(super) fn cases() -> Vec<Case> {
     let all = vec![
         Case::new("spawn::echo", READS, echo),
-        Case::new("spawn::digests", READS, digests),
-        Case::new("spawn::no_input", "Whether it can be written to; else its standard input is empty.", no_input),
+        Case::new("spawn::checksums", READS, checksums),
+        Case::new("spawn::no_input", "A command that nobody can write to has an empty standard input.", no_input),
         Case::new("spawn::output_arrives", ARRIVES, output_arrives),
         Case::new("spawn::conversation", ARRIVES, conversation),
         Case::new("spawn::output_waits", "Output is not capped: it waits for its reader.", output_waits),
-        Case::new("spawn::codes", "How a spawned command ended.", codes),
+        Case::new(
+            "spawn::codes",
+            "A spawned command ends with its own exit code, or 128 and the number of the signal that ended it.",
+            codes,
+        ),
         Case::new("spawn::wait_again", "Waits for the end; may be called again and then answers the same.", wait_again),
         Case::new(
             "spawn::env_and_workdir",
@@ -34,12 +38,13 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("spawn::signal_after_the_end", "A command that ended already is no error.", signal_after_the_end),
         Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill),
         Case::new("spawn::dropped", DROPPED, dropped).races().profile("faults"),
-        Case::new("spawn::limit", "Whether it ran into its limit.", limit),
+        Case::new("spawn::limit", "A spawned command that ran into its limit was killed and says so.", limit),
         Case::new(
             "spawn::many_at_once",
             "All operations can run at once, through one handle or several.",
             many_at_once,
-        ),
+        )
+        .races(),
     ];
     let spawn = |case: Case| if case.profile == "core" { case.profile("spawn") } else { case };
     all.into_iter().map(|case| spawn(case).needs("spawn", |c| c.spawn)).collect()
@@ -86,12 +91,30 @@ async fn echo(bed: B) -> Outcome {
     Ok(())
 }
 
-async fn digests(bed: B) -> Outcome {
+/// What `cksum` says of `bytes`: the CRC of POSIX, over the bytes and their number.
+fn cksum(bytes: &[u8]) -> u32 {
+    let table: [u32; 256] = std::array::from_fn(|n| {
+        (0..8).fold((n as u32) << 24, |crc, _| if crc >> 31 == 1 { crc << 1 ^ 0x04c1_1db7 } else { crc << 1 })
+    });
+    let length = bytes.len().to_le_bytes();
+    let significant = length.len() - length.iter().rev().take_while(|byte| **byte == 0).count();
+    let all = bytes.iter().chain(&length[..significant]);
+    !all.fold(0, |crc, byte| crc << 8 ^ table[usize::from((crc >> 24) as u8 ^ byte)])
+}
+
+#[test]
+fn checksums_are_those_of_posix() {
+    assert_eq!((cksum(b""), cksum(b"123456789"), cksum(b"\0")), (4_294_967_295, 930_766_865, 4_215_202_376));
+}
+
+async fn checksums(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     for size in [0usize, 1, 4095, 4096, 1 << 20, 40 << 20, 64 << 20] {
-        let mut process = sandbox.spawn(SpawnRequest::shell("wc -c; echo done >&2; exit 3").with_stdin()).await?;
-        let (stdout, stderr, exit) = feed(&mut process, filler(size)).await?;
-        equal("bytes that arrived", String::from_utf8_lossy(&stdout).trim(), size.to_string().as_str())?;
+        let mut process = sandbox.spawn(SpawnRequest::shell("cksum; echo done >&2; exit 3").with_stdin()).await?;
+        let input = filler(size);
+        let (stdout, stderr, exit) = feed(&mut process, input.clone()).await?;
+        let wanted = format!("{} {size}", cksum(&input));
+        equal("checksum and length of what arrived", String::from_utf8_lossy(&stdout).trim(), wanted.as_str())?;
         equal("its errors and its end", (&stderr[..], exit.code), (&b"done\n"[..], 3))?;
     }
     Ok(())
@@ -245,8 +268,13 @@ async fn kill(bed: B) -> Outcome {
     let mut process = sandbox.spawn(SpawnRequest::shell(text)).await?;
     until(&mut process.stdout, "up\n").await?;
     sandbox.all_marked(&mark, 3, secs(10)).await?;
-    within("kill", secs(20), process.kill()).await?.map_err(|e| unexpected("kill", "success", &e))?;
+    // Twice, before anybody has heard of the end.
+    for _ in 0..2 {
+        within("kill", secs(20), process.kill()).await?.map_err(|e| unexpected("kill", "success", &e))?;
+    }
     equal("its end", end(&mut process).await?, Exit::new(137, false))?;
+    within("kill", secs(20), process.kill()).await?.map_err(|e| unexpected("a kill after the end", "success", &e))?;
+    equal("its end, again", end(&mut process).await?, Exit::new(137, false))?;
     sandbox.unmarked(&mark, secs(5)).await
 }
 
@@ -267,7 +295,7 @@ async fn dropped(bed: B) -> Outcome {
 
 async fn limit(bed: B) -> Outcome {
     let (sandbox, mark) = (bed.sandbox().await?, mark());
-    let text = format!("echo before; sleep {mark} & sleep {mark}");
+    let text = format!("echo before; sleep {mark} & setsid sleep {mark} & sleep {mark}");
     let mut process = sandbox.spawn(SpawnRequest::shell(text).with_limit(secs(1))).await?;
     let begun = Instant::now();
     equal("its end", end(&mut process).await?, Exit::new(137, true))?;

@@ -97,9 +97,13 @@ async fn onto_a_device(bed: B) -> Outcome {
 
 async fn onto_a_mount_point(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let find = "while read -r _ _ _ _ at _; do [[ $at != *\\\\* && -e $at && ! -d $at && ! -L $at ]] && echo \"$at\"; done < /proc/self/mountinfo";
+    let find = "while read -r _ _ _ _ at _; do [[ $at != *\\\\* && -f $at && ! -L $at ]] && echo \"$at\"; done < /proc/self/mountinfo";
     let found = sandbox.ok(&format!("{find}; true")).await?;
-    for name in found.lines().filter(|name| !name.starts_with("/proc/")) {
+    let found: Vec<_> = found.lines().filter(|name| !name.starts_with("/proc/")).collect();
+    ensure(!found.is_empty(), "looking for a regular file that is a mount point", "one, such as /etc/hosts", || {
+        "none: if sandboxes of this backend have none, say so by Setup::without_mounted_files".to_owned()
+    })?;
+    for name in found {
         let look = format!("stat -c '%F %s %d:%i' '{name}'; ls -A \"$(dirname '{name}')\"");
         let before = sandbox.ok(&look).await?;
         for size in [1, 256 << 10] {

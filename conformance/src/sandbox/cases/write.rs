@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::super::Subject;
 use super::super::bed::{path, refused, unexpected};
-use super::{B, Case, filler, millis, secs};
+use super::{B, Case, filler, millis, secs, soon};
 use crate::{Outcome, ensure, equal, same};
 
 const REPLACES: &str = "A write makes missing parents and replaces what is there in one step.";
@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
     let all = vec![
         Case::new("write::makes_parents", REPLACES, makes_parents),
         Case::new("write::replaces", REPLACES, replaces),
-        Case::new("write::replaces_in_one_step", REPLACES, in_one_step),
+        Case::new("write::replaces_in_one_step", REPLACES, in_one_step).races(),
         Case::new("write::slow_bodies", "Writes `size` bytes of `body` to `path`.", slow_bodies),
         Case::new("write::empty_200_times", "Writes a file: all of it, or nothing.", empty_200_times),
         Case::new("write::failed_changes_nothing", FAILED, failed_changes_nothing),
@@ -31,12 +31,16 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("write::dropped", FAILED, dropped).races().profile("faults"),
         Case::new("write::short_body", LENGTH, short_body),
         Case::new("write::long_body", LENGTH, long_body),
-        Case::new("write::refused_unread", "Checks it. Every `write` does this first.", refused_unread),
+        Case::new(
+            "write::refused_unread",
+            "A size or mode out of range is refused before the body is read.",
+            refused_unread,
+        ),
         Case::new("write::mode_of_a_new_file", MODE, mode_of_a_new_file),
         Case::new("write::mode_is_kept", MODE, mode_is_kept),
         Case::new(
             "write::mode_of_the_request",
-            "The permission bits; `None` keeps those of the file that is there, else is 0644.",
+            "A file gets the bits of its request; `None` keeps those of the file that is there, else is 0644.",
             mode_of_the_request,
         ),
     ];
@@ -216,14 +220,7 @@ async fn dropped(bed: B) -> Outcome {
         let outcome = tokio::time::timeout(millis(moment), sandbox.inner.write(file)).await;
         ensure(outcome.is_err(), "a write of 0.4 s", "that it runs", || "it ended".to_owned())?;
     }
-    let begun = Instant::now();
-    loop {
-        let settled = only_the_seed(&sandbox, "nine dropped writes").await;
-        if settled.is_ok() || begun.elapsed() > secs(5) {
-            return settled;
-        }
-        tokio::time::sleep(millis(100)).await;
-    }
+    soon(secs(5), || only_the_seed(&sandbox, "nine dropped writes")).await
 }
 
 async fn short_body(bed: B) -> Outcome {
@@ -264,6 +261,7 @@ async fn mode(sandbox: &Subject, name: &str) -> Outcome<String> {
 
 async fn mode_of_a_new_file(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
+    // The default ACL where there is one to be had: a mutant of the suite sees that there is, where it is tested itself.
     sandbox
         .ok("umask 077; mkdir /tmp/private; setfacl -d -m u::rwx,g::rwx,o::rwx /tmp/private 2>/dev/null; true")
         .await?;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt;
-use sandbox::{ByteStream, Error, ErrorKind, FileBatch, Sandbox, SandboxPath, Spec};
+use sandbox::{ByteStream, Effect, Error, ErrorKind, FileBatch, Sandbox, SandboxPath, Spec};
 
 use super::files::{impatient, once, run, watched};
+use super::writes::Residue;
 use super::{Hooks, Inner, Mutant};
 
 fn hooks() -> Hooks {
@@ -63,6 +64,48 @@ fn batches() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "what comes before a blocked member lands",
+            &["batch::below_a_file"],
+            hooks().write_many(|inner, files| Box::pin(one_by_one(inner, files))),
+        ),
+        Mutant::new(
+            "a batch makes private directories",
+            &["batch::directories"],
+            hooks().write_many(|inner, files| {
+                Box::pin(async move {
+                    let files: Vec<_> = files.collect().await;
+                    let paths: Vec<_> = files.iter().map(|file| file.path.clone()).collect();
+                    for path in paths {
+                        run(&inner, "umask 077; mkdir -p -- \"${1%/*}\"", &path).await?;
+                    }
+                    inner.write_many(FileBatch::new(files)).await
+                })
+            }),
+        ),
+        Mutant::new(
+            "members must be new",
+            &["batch::repeated"],
+            hooks().write_many(|inner, files| {
+                Box::pin(
+                    async move { inner.write_many(FileBatch::stream(files.map(sandbox::FileWrite::create_new))).await },
+                )
+            }),
+        ),
+        Mutant::new(
+            "a dropped batch leaves a file beside",
+            &["batch::dropped"],
+            hooks().write_many(|inner, files| {
+                Box::pin(async move {
+                    let mut residue = Residue(Some(inner.clone()));
+                    // Long enough to be dropped.
+                    tokio::time::sleep(std::time::Duration::from_millis(30)).await;
+                    let written = inner.write_many(files).await;
+                    residue.0 = None;
+                    written
+                })
+            }),
+        ),
+        Mutant::new(
             "a failed batch names no member",
             FAILING,
             hooks().write_many(|inner, files| {
@@ -72,6 +115,19 @@ fn batches() -> Vec<Mutant> {
             }),
         ),
     ]
+}
+
+/// Writes each member as if it were alone.
+async fn one_by_one(inner: Inner, mut files: FileBatch<'_>) -> Result<(), Error> {
+    let mut index = 0;
+    while let Some(file) = files.next().await {
+        inner.write(file).await.map_err(|e| {
+            let e = e.of_member(index);
+            if index > 0 { e.with_effect(Effect::Partial) } else { e }
+        })?;
+        index += 1;
+    }
+    Ok(())
 }
 
 fn exports() -> Vec<Mutant> {

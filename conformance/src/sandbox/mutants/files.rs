@@ -178,6 +178,25 @@ pub(super) fn mutants() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "a FIFO or a device is opened before it is looked at",
+            &["read::link_fifo_socket_device"],
+            hooks().read(|inner, (path, limit)| async move {
+                run(&inner, "[[ -L $1 || -d $1 ]] || timeout 8 head -c 1 -- \"$1\"", &path).await?;
+                inner.read(&path, limit).await
+            }),
+        ),
+        Mutant::new(
+            "a socket is an empty file",
+            &["read::link_fifo_socket_device"],
+            hooks().read(|inner, (path, limit)| async move {
+                if holds(&inner, "[[ -S $1 && ! -L $1 ]]", &path).await {
+                    Ok(once(""))
+                } else {
+                    inner.read(&path, limit).await
+                }
+            }),
+        ),
+        Mutant::new(
             "a blocked path is told as missing",
             &["read::below_a_file"],
             read_as(ErrorKind::NotDirectory, ErrorKind::FileNotFound),

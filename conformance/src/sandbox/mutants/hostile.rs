@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sandbox::{
-    ByteStream, CapDrop, Env, Error, ErrorKind, ExecRequest, ExecResult, Hardening, Limit, Networking, Output,
+    ByteStream, CapDrop, Command, Env, Error, ErrorKind, ExecRequest, ExecResult, Hardening, Limit, Networking, Output,
     SandboxPath,
 };
 
@@ -85,7 +85,7 @@ fn hardening() -> Vec<Mutant> {
         ),
         Mutant::new(
             "commands run as the image's user",
-            &["hardening::user_and_group", "hardening::user_and_files"],
+            &["hardening::user_and_group", "hardening::user_and_files", "hardening::user_and_read_only_root"],
             without(|h| {
                 (h.run_as_user, h.run_as_group) = (None, None);
             }),
@@ -146,6 +146,37 @@ fn tenants() -> Vec<Mutant> {
             let args = [b"bash".to_vec(), b"-c".to_vec(), script.into(), b"mutant".to_vec(), path.as_bytes().to_vec()];
             let result = inner.exec(ExecRequest::args(args)).await?;
             Ok(ByteStream::new(futures::stream::once(async move { Ok(result.stdout.bytes) })))
+        })),
+        Mutant::new("the platform's own shell reads rc files", &["hostile::shadowed_tools"], hooks().read(|inner, (path, limit)| async move {
+            inner.exec(ExecRequest::args(["/usr/bin/bash", "-c", ":"])).await?;
+            inner.read(&path, limit).await
+        })),
+        Mutant::new("exports are packed by the tenant's tar", &["hostile::shadowed_tools"], hooks().export(|p, (session, root)| async move {
+            let sandbox = p.attach(&session).await?;
+            sandbox.exec(ExecRequest::args(["/usr/bin/bash", "-p", "-c", "tar -c /tmp/d"])).await?;
+            p.export(&session, &root).await
+        })),
+        {
+            let set = Arc::new(AtomicBool::new(false));
+            Mutant::new("time is told by a clock that can be set", &["hostile::changes_clocks"], hooks().exec(move |inner, request| {
+                let set = Arc::clone(&set);
+                async move {
+                    if matches!(&request.command, Command::Shell(text) if text.windows(7).any(|w| w == b"date -s")) {
+                        set.store(true, Ordering::Relaxed);
+                    }
+                    let mut result = inner.exec(request).await?;
+                    if set.load(Ordering::Relaxed) {
+                        result.elapsed += Duration::from_secs(86_400);
+                    }
+                    Ok(result)
+                }
+            }))
+        },
+        Mutant::new("who sets clocks escapes the limit", &["hostile::changes_clocks"], hooks().exec(|inner, mut request| async move {
+            if matches!(&request.command, Command::Shell(text) if text.windows(7).any(|w| w == b"date -s")) {
+                request.limit = Some(Duration::from_secs(20));
+            }
+            inner.exec(request).await
         })),
         Mutant::new("a name that is taken stops a write", &["hostile::planted_names"], hooks().write(|inner, file| {
             Box::pin(async move {

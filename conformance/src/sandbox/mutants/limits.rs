@@ -94,7 +94,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         ),
         Mutant::new(
             "only the leader is killed",
-            &["limit::kills_the_group"],
+            &["limit::kills_the_group", "limit::kills_who_left_the_group"],
             hooks().text(|text| {
                 if text.contains("mapfile") {
                     text
@@ -102,6 +102,11 @@ pub(super) fn mutants() -> Vec<Mutant> {
                     format!("(env -i setsid bash -c {} </dev/null >/dev/null 2>&1 &); sleep 100", quoted(&text))
                 }
             }),
+        ),
+        Mutant::new(
+            "who has a session of its own is spared",
+            &["limit::kills_who_left_the_group"],
+            hooks().text(|text| text.replace("setsid sleep", "env -i setsid -f sleep")),
         ),
         Mutant::new(
             "a timeout is told late",

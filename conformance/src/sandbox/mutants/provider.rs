@@ -1,14 +1,11 @@
-//! What can be wrong about making, finding and listing.
+//! What can be wrong about making.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures::StreamExt;
-use sandbox::{
-    Death, Env, Error, ErrorKind, ExecRequest, Hardening, OwnedStream, Provider, Recreated, Sandbox, SessionId, Spec,
-};
+use sandbox::{Death, Env, Error, ErrorKind, Hardening, Provider, Recreated, Sandbox, SessionId, Spec};
 
 use super::{Hooks, Mutant};
 
@@ -56,16 +53,28 @@ pub(super) fn with<T, R>(table: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R 
 }
 
 /// Tells one provider from another.
-fn address(provider: &Arc<dyn Provider>) -> usize {
+pub(super) fn address(provider: &Arc<dyn Provider>) -> usize {
     Arc::as_ptr(provider).cast::<()>() as usize
 }
 
-pub(super) fn mutants() -> Vec<Mutant> {
-    [provisions(), finds()].into_iter().flatten().collect()
+/// Does `work`, holding a lock that whoever drops it half-way takes along.
+pub(super) async fn locked<T>(
+    dropped: Arc<AtomicBool>,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    if dropped.load(Ordering::Relaxed) {
+        return Err(Error::new(ErrorKind::Busy));
+    }
+    let mut flag = Flag(dropped, true);
+    // Long enough to be dropped.
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let done = work.await;
+    flag.1 = false;
+    done
 }
 
 #[allow(clippy::too_many_lines)]
-fn provisions() -> Vec<Mutant> {
+pub(super) fn mutants() -> Vec<Mutant> {
     vec![
         Mutant::new(
             "each provision makes a new sandbox",
@@ -287,111 +296,5 @@ fn provisions() -> Vec<Mutant> {
                 }),
             )
         },
-    ]
-}
-
-fn finds() -> Vec<Mutant> {
-    let makers = table();
-    let noted = Arc::clone(&makers);
-    vec![
-        Mutant::new(
-            "attach finds nothing",
-            &["attach::finds_it"],
-            hooks().attach(|_, _| async { Err(Error::new(ErrorKind::NotFound)) }),
-        ),
-        Mutant::new(
-            "attach makes a sandbox of its own",
-            &["attach::finds_it"],
-            hooks().attach(|p, session| async move {
-                p.reap(&session).await?;
-                p.provision(&Spec::new(session, "host")).await
-            }),
-        ),
-        Mutant::new(
-            "attach makes what is missing",
-            &["attach::unknown_session", "attach::after_reap"],
-            hooks().attach(|p, session| async move {
-                match p.attach(&session).await {
-                    Err(e) if e.kind() == ErrorKind::NotFound => p.provision(&Spec::new(session, "host")).await,
-                    other => other,
-                }
-            }),
-        ),
-        {
-            let hidden = table();
-            let noted = Arc::clone(&hidden);
-            Mutant::new(
-                "attach leaves something that nobody lists",
-                &["attach::unknown_session"],
-                hooks()
-                    .attach(move |p, session| {
-                        let noted = Arc::clone(&noted);
-                        async move {
-                            if with(&noted, |hidden| hidden.contains_key(&session)) {
-                                return Err(Error::new(ErrorKind::NotFound));
-                            }
-                            let found = p.attach(&session).await;
-                            if found.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound) {
-                                with(&noted, |hidden| hidden.insert(session.clone(), ()));
-                                p.provision(&Spec::new(session, "host").with_hardening(Hardening::none())).await?;
-                                return Err(Error::new(ErrorKind::NotFound));
-                            }
-                            found
-                        }
-                    })
-                    .owned(move |p, ()| {
-                        let hidden = Arc::clone(&hidden);
-                        async move {
-                            let all: Vec<_> = p.owned().await?.collect().await;
-                            let shown = all.into_iter().filter(move |entry| {
-                                entry
-                                    .as_ref()
-                                    .map_or(true, |o| !with(&hidden, |hidden| hidden.contains_key(&o.session)))
-                            });
-                            Ok(OwnedStream::new(futures::stream::iter(shown.collect::<Vec<_>>())))
-                        }
-                    }),
-            )
-        },
-        Mutant::new(
-            "a sandbox is known only to its maker",
-            &["attach::from_another_process"],
-            hooks()
-                .provision(move |p, spec| {
-                    with(&noted, |makers| makers.entry(spec.session.clone()).or_insert_with(|| address(&p)).to_owned());
-                    async move { p.provision(&spec).await }
-                })
-                .attach(move |p, session| {
-                    let mine = with(&makers, |makers| makers.get(&session) == Some(&address(&p)));
-                    async move { if mine { p.attach(&session).await } else { Err(Error::new(ErrorKind::NotFound)) } }
-                }),
-        ),
-        Mutant::new(
-            "attach clears up first",
-            &["attach::changes_nothing"],
-            hooks().attach(|p, session| async move {
-                let sandbox = p.attach(&session).await?;
-                let _ = sandbox.exec(ExecRequest::shell("kill -9 -1")).await;
-                Ok(sandbox)
-            }),
-        ),
-        Mutant::new(
-            "nothing is owned",
-            &["owned::lists_it"],
-            hooks().owned(|_, ()| async { Ok(OwnedStream::new(futures::stream::empty())) }),
-        ),
-        Mutant::new(
-            "everything is listed twice",
-            &["owned::once"],
-            hooks().owned(|p, ()| async move {
-                let all: Vec<_> = p.owned().await?.collect().await;
-                let twice: Vec<_> = all
-                    .into_iter()
-                    .flat_map(|entry| [entry.as_ref().ok().cloned().map(Ok), Some(entry)])
-                    .flatten()
-                    .collect();
-                Ok(OwnedStream::new(futures::stream::iter(twice)))
-            }),
-        ),
     ]
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sandbox::{Effect, Error, ErrorKind, ExecRequest, ExecResult, Output};
 
 use super::Mutant;
-use super::provider::{Flag, Inside, hooks, is_owned};
+use super::provider::{Flag, Inside, hooks, is_owned, locked};
 
 #[allow(clippy::too_many_lines)]
 pub(super) fn mutants() -> Vec<Mutant> {
@@ -98,6 +98,17 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 inner.destroy().await
             }),
         ),
+        {
+            let dropped = Arc::new(AtomicBool::new(false));
+            Mutant::new(
+                "a dropped destroy holds its lock for ever",
+                &["destroy::dropped"],
+                hooks().destroy(move |inner, ()| {
+                    let flag = Arc::clone(&dropped);
+                    async move { locked(flag, inner.destroy()).await }
+                }),
+            )
+        },
         Mutant::new("destroy does nothing", &["destroy::twice"], hooks().destroy(|_, ()| async { Ok(()) })),
         Mutant::new(
             "destroy removes whatever the session has",

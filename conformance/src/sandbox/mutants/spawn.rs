@@ -1,6 +1,7 @@
 //! What can be wrong about commands that one can talk to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +17,7 @@ struct Sins {
     signal: Option<fn(Signal) -> Signal>,
     wait_once: bool,
     no_late_signal: bool,
+    kill_once: bool,
     turn: Option<OwnedMutexGuard<()>>,
 }
 
@@ -24,6 +26,7 @@ struct Control {
     inner: Arc<Mutex<Process>>,
     sins: Sins,
     waited: bool,
+    killed: AtomicBool,
 }
 
 impl std::fmt::Debug for Control {
@@ -36,6 +39,9 @@ impl std::fmt::Debug for Control {
 impl ProcessControl for Control {
     async fn signal(&self, signal: Signal) -> Result<(), Error> {
         if self.waited && self.sins.no_late_signal {
+            return Err(Error::new(ErrorKind::NotFound));
+        }
+        if signal == Signal::Kill && self.killed.swap(true, Ordering::Relaxed) && self.sins.kill_once {
             return Err(Error::new(ErrorKind::NotFound));
         }
         let signal = self.sins.signal.map_or(signal, |change| change(signal));
@@ -61,7 +67,7 @@ fn sinning(process: Process, sins: Sins) -> (Process, Arc<Mutex<Process>>) {
     let stdout = std::mem::replace(&mut process.stdout, empty());
     let stderr = std::mem::replace(&mut process.stderr, empty());
     let inner = Arc::new(Mutex::new(process));
-    let control = Control { inner: Arc::clone(&inner), sins, waited: false };
+    let control = Control { inner: Arc::clone(&inner), sins, waited: false, killed: AtomicBool::new(false) };
     (Process::new(stdin, stdout, stderr, Box::new(control)), inner)
 }
 
@@ -124,10 +130,20 @@ pub(super) fn mutants() -> Vec<Mutant> {
     vec![
         Mutant::new(
             "input is cut",
-            &["spawn::echo", "spawn::digests"],
+            &["spawn::echo", "spawn::checksums"],
             request(|r| {
                 if r.stdin {
                     r.command = Command::Shell(format!("head -c 500000 | {{ {}\n}}", text(&r.command)).into());
+                }
+            }),
+        ),
+        Mutant::new(
+            "a byte of the input is another",
+            &["spawn::checksums"],
+            request(|r| {
+                if r.stdin {
+                    let tr = "tr '\\000' '\\001'";
+                    r.command = Command::Shell(format!("{tr} | {{ {}\n}}", text(&r.command)).into());
                 }
             }),
         ),
@@ -203,6 +219,11 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 signal: Some(|signal| if signal == Signal::Kill { Signal::Terminate } else { signal }),
                 ..Sins::default()
             }),
+        ),
+        Mutant::new(
+            "a second kill is an error",
+            &["spawn::kill"],
+            control(|| Sins { kill_once: true, ..Sins::default() }),
         ),
         Mutant::new(
             "a dropped process runs on",

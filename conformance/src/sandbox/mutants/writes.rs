@@ -18,6 +18,19 @@ fn write_as(from: ErrorKind, to: ErrorKind) -> Hooks {
     })
 }
 
+/// What cannot be replaced takes a write in silence, if `test` holds.
+fn swallowed(test: &'static str) -> Hooks {
+    hooks().write(move |inner, file| {
+        Box::pin(async move {
+            let path = file.path.clone();
+            match inner.write(file).await {
+                Err(e) if e.kind() == ErrorKind::NotReplaceable && holds(&inner, test, &path).await => Ok(()),
+                other => other,
+            }
+        })
+    })
+}
+
 #[allow(clippy::too_many_lines)]
 fn writes() -> Vec<Mutant> {
     vec![
@@ -89,6 +102,18 @@ fn writes() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "a default ACL decides the mode",
+            &["write::mode_of_a_new_file"],
+            hooks().write(|inner, mut file| {
+                Box::pin(async move {
+                    if holds(&inner, "[[ ! -e $1 && $(getfacl -cd -- \"${1%/*}\") ]]", &file.path).await {
+                        file.mode.get_or_insert(0o666);
+                    }
+                    inner.write(file).await
+                })
+            }),
+        ),
+        Mutant::new(
             "a replaced file gets mode 0644",
             &["write::mode_is_kept"],
             file(|file| _ = file.mode.get_or_insert(0o644)),
@@ -131,17 +156,12 @@ fn writes() -> Vec<Mutant> {
             &["write::below_a_file"],
             write_as(ErrorKind::NotDirectory, ErrorKind::NotWritable),
         ),
+        Mutant::new("a device swallows the write", &["write::onto_a_device"], swallowed("[[ -c $1 ]]")),
+        Mutant::new("what is mounted swallows the write", &["write::onto_a_mount_point"], swallowed("[[ -f $1 ]]")),
         Mutant::new(
-            "a device swallows the write",
-            &["write::onto_a_device", "write::onto_a_mount_point"],
-            hooks().write(|inner, file| {
-                Box::pin(async move {
-                    match inner.write(file).await {
-                        Err(e) if e.kind() == ErrorKind::NotReplaceable => Ok(()),
-                        other => other,
-                    }
-                })
-            }),
+            "what is mounted is told as unwritable",
+            &["write::onto_a_mount_point", "write::onto_a_device"],
+            write_as(ErrorKind::NotReplaceable, ErrorKind::NotWritable),
         ),
         Mutant::new(
             "an unwritable place has no reason",
@@ -169,6 +189,17 @@ fn writes() -> Vec<Mutant> {
     ]
 }
 
+/// Leaves something beside a file whose write was dropped.
+pub(super) struct Residue(pub(super) Option<Inner>);
+
+impl Drop for Residue {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.take() {
+            tokio::spawn(async move { inner.exec(ExecRequest::shell("touch /tmp/d/.temporary")).await });
+        }
+    }
+}
+
 fn failed_writes() -> Vec<Mutant> {
     /// Runs `script` after a write that failed.
     fn after(script: &'static str) -> Hooks {
@@ -182,15 +213,6 @@ fn failed_writes() -> Vec<Mutant> {
                 written
             })
         })
-    }
-    /// Leaves something beside a file whose write was dropped.
-    struct Residue(Option<Inner>);
-    impl Drop for Residue {
-        fn drop(&mut self) {
-            if let Some(inner) = self.0.take() {
-                tokio::spawn(async move { inner.exec(ExecRequest::shell("touch /tmp/d/.temporary")).await });
-            }
-        }
     }
     vec![
         Mutant::new(
