@@ -11,14 +11,18 @@ use kube::config::KubeConfigOptions;
 use sandbox::{Error, ExecRequest, Provider, Sandbox, SessionId, Spec};
 use sandbox_k8s::{K8sConfig, K8sProvider};
 
-use crate::Outcome;
+use crate::{Any, Outcome};
 
 pub(crate) const CONTEXT: &str = "CONFORMANCE_K8S";
 pub(crate) const IMAGE: &str = "debian:stable-slim";
-type Any = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) fn context() -> Option<String> {
     std::env::var(CONTEXT).ok().filter(|context| !context.is_empty())
+}
+
+async fn client() -> Result<Client, Any> {
+    let options = KubeConfigOptions { context: context(), ..KubeConfigOptions::default() };
+    Ok(Client::try_from(kube::Config::from_kubeconfig(&options).await?)?)
 }
 
 #[derive(Clone)]
@@ -30,9 +34,12 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) async fn open() -> Result<Self, Any> {
-        let options = KubeConfigOptions { context: context(), ..KubeConfigOptions::default() };
-        let client = Client::try_from(kube::Config::from_kubeconfig(&options).await?)?;
-        let deployment = SessionId::generate().as_str().replace('_', "-");
+        Self::of(SessionId::generate().as_str().replace('_', "-")).await
+    }
+
+    /// The bed of a deployment that may be there already.
+    pub(crate) async fn of(deployment: String) -> Result<Self, Any> {
+        let client = client().await?;
         let mut config = K8sConfig::default().with_deployment(deployment).with_ready_timeout(Duration::from_secs(40));
         config.context = context();
         if let Ok(image) = std::env::var("CONFORMANCE_K8S_NET_SETUP_IMAGE") {
@@ -42,10 +49,14 @@ impl Bed {
         Ok(Self { client, config, pods })
     }
 
+    /// What every Pod of the deployment is found by.
+    pub(crate) fn selector(&self) -> String {
+        format!("sandbox-k8s/deployment={}", self.config.deployment)
+    }
+
     /// Removes what is left of the test, and names it: nothing may be.
     pub(crate) async fn close(&self) -> Result<Vec<String>, Any> {
-        let selector = format!("sandbox-k8s/deployment={}", self.config.deployment);
-        let found = self.pods.list(&ListParams::default().labels(&selector)).await?;
+        let found = self.pods.list(&ListParams::default().labels(&self.selector())).await?;
         let names: Vec<_> = found.items.into_iter().filter_map(|pod| pod.metadata.name).collect();
         for name in &names {
             let _ = self.pods.delete(name, &DeleteParams::default().grace_period(0)).await;
@@ -62,6 +73,11 @@ impl Bed {
         let mut config = self.config.clone();
         change(&mut config);
         K8sProvider::new(self.client.clone(), config)
+    }
+
+    /// A provider that shares no connection with the others, as in another process.
+    pub(crate) async fn apart(&self) -> Result<K8sProvider, Any> {
+        Ok(K8sProvider::new(client().await?, self.config.clone())?)
     }
 
     pub(crate) fn spec(&self) -> Spec {
