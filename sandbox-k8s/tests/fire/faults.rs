@@ -12,6 +12,7 @@ use sandbox_k8s::K8sProvider;
 use crate::bed::{Bed, equal, fails, holds, says};
 use crate::levers::Fault;
 use crate::look::{no_remains, owned_is_true, reap_owned, tree, until, works};
+use crate::numbers;
 use crate::scene::{self, EXEC, Half, Running, SLACK, TRANSFER, run, typed};
 use crate::{Any, Outcome, lever_trial, trial};
 
@@ -165,7 +166,7 @@ async fn under(bed: Bed, fault: Fault, lasts: Duration) -> Outcome {
     let late = scene.exec("late", "true");
     let (provision, reap) =
         (scene.provision("late provision", &scene.made[1]), scene.reap("late reap", &scene.reaped[1]));
-    tokio::time::sleep(lasts).await;
+    tokio::time::sleep(numbers::lasts(lasts)).await;
     broken.mend().await?;
     eprintln!("  {fault:?}: broken for {:.1?}", begun.elapsed());
 

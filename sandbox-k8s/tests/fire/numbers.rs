@@ -5,10 +5,12 @@
 //! | `FIRE_CUTS` | numbers of bytes after which a connection is cut | 40 | 200 |
 //! | `FIRE_KILLS` | clients that are killed | 100 | 1000 |
 //! | `FIRE_UPLOADS` | uploads of 64 MiB | 3 | 200 |
+//! | `FIRE_LASTS` | seconds that a component is broken | up to 6 | up to 6 |
 //! | `FIRE_SEED` | what is drawn | a new one each time, which is printed | |
 //!
 //! With `CONFORMANCE_SLOW=1` the whole is tried where no variable says otherwise.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 fn is_whole() -> bool {
@@ -23,11 +25,17 @@ pub(crate) fn limit() -> Duration {
 }
 
 pub(crate) fn count(name: &str, usual: usize, whole: usize) -> usize {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: it must be a number")),
-        Err(_) if is_whole() => whole,
-        Err(_) => usual,
-    }
+    given(name).unwrap_or(if is_whole() { whole } else { usual })
+}
+
+/// How long a component is broken.
+pub(crate) fn lasts(usual: Duration) -> Duration {
+    given("FIRE_LASTS").map_or(usual, Duration::from_secs)
+}
+
+fn given<T: FromStr>(name: &str) -> Option<T> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: it must be a number")))
 }
 
 /// Numbers that are the same for the same seed.
@@ -37,14 +45,11 @@ pub(crate) struct Drawn(u64);
 impl Drawn {
     /// A new seed, or the one that is given; says which.
     pub(crate) fn new(what: &str) -> Self {
-        let seed = match std::env::var("FIRE_SEED") {
-            Ok(text) => text.parse().unwrap_or_else(|_| panic!("FIRE_SEED={text:?}: it must be a number")),
-            Err(_) => {
-                let mut bytes = [0; 4];
-                getrandom::fill(&mut bytes).expect("the system draws");
-                u64::from(u32::from_le_bytes(bytes))
-            }
-        };
+        let seed = given("FIRE_SEED").unwrap_or_else(|| {
+            let mut bytes = [0; 4];
+            getrandom::fill(&mut bytes).expect("the system draws");
+            u64::from(u32::from_le_bytes(bytes))
+        });
         eprintln!("  {what}: FIRE_SEED={seed}");
         Self(seed)
     }

@@ -209,9 +209,14 @@ pub(crate) fn typed(what: &str, error: &Error, lives: bool) -> Outcome {
 /// How often a command ran is what its outcome says. `begun`: somebody has seen it at work.
 pub(crate) fn check_exec(what: &str, outcome: &Result<ExecResult, Error>, times: usize, begun: bool) -> Outcome {
     match outcome {
+        // Nobody told its end before its limit, which is a timeout by the rules.
+        Ok(result) if result.timed_out => {
+            holds(&format!("{what}: its time"), result.elapsed >= LIMIT, result)?;
+            equal(&format!("{what}: times it ran"), times, 1)
+        }
         Ok(result) => {
             let said = (result.stdout.to_string_lossy(), result.stderr.to_string_lossy());
-            let is_true = result.exit_code == 7 && !result.timed_out && said.0 == "out\n" && said.1 == "err\n";
+            let is_true = result.exit_code == 7 && said.0 == "out\n" && said.1 == "err\n";
             holds(&format!("{what}: its result"), is_true, result)?;
             equal(&format!("{what}: times it ran"), times, 1)
         }
