@@ -57,7 +57,7 @@ fn missing(file: &str, base: &str) -> Vec<String> {
             Some((path, name)) if path.ends_with(".rs") && path.contains("tests/machine/") => {
                 has_trial(&machine, Path::new(path).file_stem().unwrap().to_str().unwrap(), name)
             }
-            Some((path, name)) if path.ends_with(".rs") && path.contains("tests/cluster/") => {
+            Some((path, name)) if ["tests/cluster/", "tests/fire/"].iter().any(|folder| path.contains(folder)) => {
                 has_cluster_trial(path, name)
             }
             Some((path, name)) if path.ends_with(".rs") => {
@@ -76,7 +76,12 @@ fn missing(file: &str, base: &str) -> Vec<String> {
 
 #[test]
 fn every_test_that_is_named_is_there() {
-    let tables = [("sandbox/RULES.md", ""), ("sandbox-local/RULES.md", "sandbox-local"), (REPORTS, "")];
+    let tables = [
+        ("sandbox/RULES.md", ""),
+        ("sandbox-local/RULES.md", "sandbox-local"),
+        ("sandbox-k8s/RULES.md", ""),
+        (REPORTS, ""),
+    ];
     for (file, base) in tables {
         let missing = missing(file, base);
         assert!(missing.is_empty(), "{file} names tests that do not exist:\n{}", missing.join("\n"));
@@ -93,6 +98,16 @@ fn no_rule_is_missing() {
         assert!(others.iter().any(|row| row[0].contains(what)), "{what}");
     }
     assert!(rows.iter().all(|row| row.len() == if row[0].parse::<u32>().is_ok() { 3 } else { 2 }));
+}
+
+#[test]
+fn no_past_fault_is_missing() {
+    let numbers: Vec<_> = rows("sandbox-k8s/RULES.md").into_iter().map(|row| row[0].clone()).collect();
+    let elsewhere = ["F33", "F37", "F38"];
+    let wanted = (1..=38).map(|number| format!("F{number}")).filter(|number| !elsewhere.contains(&number.as_str()));
+    assert_eq!(numbers, wanted.collect::<Vec<_>>());
+    let text = std::fs::read_to_string(top().join("sandbox-k8s/RULES.md")).unwrap();
+    assert!(elsewhere.iter().all(|number| text.contains(number)));
 }
 
 #[test]

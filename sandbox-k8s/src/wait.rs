@@ -232,7 +232,8 @@ pub(crate) async fn removed(
         let late = deadline.checked_sub(LAST_MOMENT).unwrap_or(deadline);
         let patience = late.min(Instant::now() + config.stop_grace + OVERTIME);
         match gone(pods, id, patience).await {
-            Err(error) if error.kind() == ErrorKind::DeadlineExceeded => {
+            // It is still there, or no API server has answered for as long: that one may yet.
+            Err(_) if Instant::now() >= patience => {
                 pods.delete(id, None, 0, deadline).await?;
             }
             // Somebody has asked, and it may be gone.

@@ -162,6 +162,16 @@ impl Bed {
         Err(Error::new(format!("{name} does not end")))
     }
 
+    /// Ends a daemon as a crash does; an error if it does not run.
+    pub(crate) fn kill(&self, name: &str) -> Result<()> {
+        let id = self.process(name).ok_or_else(|| Error::new(format!("{name} does not run")))?;
+        id.signal(Signal::KILL).doing(|| format!("kill {name}"))?;
+        if poll(Duration::from_secs(10), || Ok(!id.alive()))? {
+            return Ok(());
+        }
+        Err(Error::new(format!("{name} does not end")))
+    }
+
     /// Removes everything that this bed made, whatever state it is in.
     pub(crate) fn remove(&self) -> Result<()> {
         for name in self.daemons() {

@@ -13,13 +13,12 @@ use sandbox::{Error, ExecRequest, Provider, Sandbox, SessionId, Spec};
 use sandbox_k8s::{K8sConfig, K8sProvider};
 use serde::de::DeserializeOwned;
 
-use crate::Outcome;
+use crate::{Any, Outcome};
 
 pub(crate) const CONTEXT: &str = "CONFORMANCE_K8S";
 /// Where, if not in the context's own namespace.
 const NAMESPACE: &str = "CONFORMANCE_K8S_NAMESPACE";
 pub(crate) const IMAGE: &str = "debian:stable-slim";
-type Any = Box<dyn std::error::Error + Send + Sync>;
 
 fn var(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -39,6 +38,10 @@ pub(crate) async fn kube_config() -> Result<kube::Config, Any> {
     Ok(config)
 }
 
+async fn kube_client() -> Result<Client, Any> {
+    Ok(Client::try_from(kube_config().await?)?)
+}
+
 /// Where the tests make what they make, in words.
 pub(crate) fn place() -> String {
     let namespace = var(NAMESPACE).map_or("its own namespace".to_owned(), |name| format!("the namespace {name:?}"));
@@ -56,8 +59,12 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) async fn open() -> Result<Self, Any> {
-        let client = Client::try_from(kube_config().await?)?;
-        let deployment = SessionId::generate().as_str().replace('_', "-");
+        Self::of(SessionId::generate().as_str().replace('_', "-")).await
+    }
+
+    /// The bed of a deployment that may be there already.
+    pub(crate) async fn of(deployment: String) -> Result<Self, Any> {
+        let client = kube_client().await?;
         let mut config = K8sConfig::default().with_deployment(deployment).with_ready_timeout(Duration::from_secs(40));
         config.context = context();
         if let Some(image) = var("CONFORMANCE_K8S_NET_SETUP_IMAGE") {
@@ -72,6 +79,11 @@ impl Bed {
         self.accounts.lock().expect("nobody panics with it").push(name.to_owned());
     }
 
+    /// What every Pod of the deployment is found by.
+    pub(crate) fn selector(&self) -> String {
+        format!("sandbox-k8s/deployment={}", self.config.deployment)
+    }
+
     /// Removes what is left of the test, and names the Pods: there may be none. Accounts go whatever came of the test.
     pub(crate) async fn close(&self) -> Result<Vec<String>, Any> {
         let accounts = std::mem::take(&mut *self.accounts.lock().expect("nobody panics with it"));
@@ -80,8 +92,7 @@ impl Bed {
             gone(Api::<Role>::default_namespaced(self.client.clone()), name).await?;
             gone(Api::<ServiceAccount>::default_namespaced(self.client.clone()), name).await?;
         }
-        let selector = format!("sandbox-k8s/deployment={}", self.config.deployment);
-        let found = self.pods.list(&ListParams::default().labels(&selector)).await?;
+        let found = self.pods.list(&ListParams::default().labels(&self.selector())).await?;
         let names: Vec<_> = found.items.into_iter().filter_map(|pod| pod.metadata.name).collect();
         for name in &names {
             let _ = self.pods.delete(name, &DeleteParams::default().grace_period(0)).await;
@@ -98,6 +109,11 @@ impl Bed {
         let mut config = self.config.clone();
         change(&mut config);
         K8sProvider::new(self.client.clone(), config)
+    }
+
+    /// A provider that shares no connection with the others, as in another process.
+    pub(crate) async fn apart(&self) -> Result<K8sProvider, Any> {
+        Ok(K8sProvider::new(kube_client().await?, self.config.clone())?)
     }
 
     pub(crate) fn spec(&self) -> Spec {

@@ -6,7 +6,11 @@ mod bed;
 mod death;
 mod found;
 mod gated;
+mod harness;
 mod inside;
+mod past;
+#[cfg(target_os = "linux")]
+mod proxied;
 mod refused;
 mod rights;
 #[cfg(target_os = "linux")]
@@ -15,13 +19,10 @@ mod way;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
 
 use bed::Bed;
-
-/// What a test says when it fails, and how it ends.
-type Any = Box<dyn std::error::Error + Send + Sync>;
-type Outcome = Result<(), Any>;
+use harness::{Any, Outcome};
 
 /// How long one test may take.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -31,17 +32,7 @@ where
     F: Fn(Bed) -> Fut + Send + 'static,
     Fut: Future<Output = Outcome>,
 {
-    Trial::test(name, move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        let outcome = runtime.block_on(async {
-            let bed = Bed::open().await?;
-            let outcome = tokio::time::timeout(LIMIT, body(bed.clone())).await;
-            let left = bed.close().await?;
-            outcome.map_err(|_| format!("it took longer than {LIMIT:?}"))??;
-            if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", ")).into()) }
-        });
-        outcome.map_err(|e: Box<dyn std::error::Error + Send + Sync>| Failed::from(chain(&*e)))
-    })
+    harness::trial_within(name, LIMIT, body)
 }
 
 /// A test that needs images which only the test bed has.
@@ -50,46 +41,17 @@ where
     F: Fn(Bed) -> Fut + Send + 'static,
     Fut: Future<Output = Outcome>,
 {
-    let trial = trial(name, body);
-    match std::env::var_os("TESTBED_CLUSTER") {
-        Some(_) => trial,
-        None => trial.with_kind("n/a: needs the images of the test bed").with_ignored_flag(true),
-    }
-}
-
-/// An error with what caused it.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(reason) = cause {
-        text = format!("{text}\n  because {reason}");
-        cause = reason.source();
-    }
-    text
+    harness::on_the_bed(trial(name, body), "the images")
 }
 
 fn main() -> ExitCode {
-    let args = Arguments::from_args();
     let mut trials = inside::trials();
-    for part in [found::trials(), refused::trials(), death::trials(), rights::trials(), gated::trials()] {
+    let parts =
+        [found::trials(), refused::trials(), death::trials(), rights::trials(), gated::trials(), past::trials()];
+    for part in parts {
         trials.extend(part);
     }
     #[cfg(target_os = "linux")]
     trials.extend(way::trials());
-    if bed::context().is_some() {
-        if !args.list {
-            let place = bed::place();
-            eprintln!(
-                "This makes and removes Pods, ServiceAccounts, Roles and RoleBindings on the cluster of {place}."
-            );
-        }
-        return libtest_mimic::run(&args, trials).exit_code();
-    }
-    let required = std::env::var("CONFORMANCE_REQUIRE").unwrap_or_default();
-    let required = required.split(',').any(|name| name.trim() == "k8s");
-    let text = format!("absent: set {} to a context of your kubeconfig ({} tests)", bed::CONTEXT, trials.len());
-    let failed = Failed::from(text.clone());
-    let entry = Trial::test("cluster", move || Err(failed));
-    let entry = if required { entry } else { entry.with_kind(text).with_ignored_flag(true) };
-    libtest_mimic::run(&args, vec![entry]).exit_code()
+    harness::run(&Arguments::from_args(), trials, "makes and removes Pods, ServiceAccounts, Roles and RoleBindings")
 }

@@ -8,6 +8,7 @@ use sandbox_k8s::K8sProvider;
 use testbed::{Misbehaviour, Proxy};
 
 use crate::bed::{Bed, equal, fails, holds, reap, says};
+use crate::proxied::Proxied;
 use crate::{Outcome, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -22,15 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// A provider whose every byte goes through the proxy.
 async fn through(bed: &Bed, misbehaviour: Misbehaviour) -> Result<(K8sProvider, Proxy), crate::Any> {
-    let mut config = crate::bed::kube_config().await?;
-    let host = config.cluster_url.host().unwrap_or_default().to_owned();
-    let proxy = Proxy::start((host.as_str(), config.cluster_url.port_u16().unwrap_or(443)), misbehaviour)?;
-    config.cluster_url = format!("https://{}", proxy.address()).parse()?;
-    config.tls_server_name.get_or_insert(host);
-    config.connect_timeout = Some(Duration::from_secs(3));
-    let mut own = bed.config.clone();
-    own.request_timeout = Duration::from_secs(5);
-    Ok((K8sProvider::new(kube::Client::try_from(config)?, own)?, proxy))
+    let way = Proxied::open(bed, misbehaviour).await?;
+    Ok((way.provider()?, way.proxy))
 }
 
 fn black_hole() -> Misbehaviour {

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use fake_apiserver::{Cut, ExecFault, On, Rule, Trace};
 use futures::future::join_all;
-use sandbox::{Effect, Error, ErrorKind, Provider, Sandbox, SandboxExt, SessionId};
+use sandbox::{
+    ByteStream, Effect, Error, ErrorKind, FileBatch, FileWrite, Provider, Sandbox, SandboxExt, SessionId, SpawnRequest,
+};
+use sandbox_k8s::K8sProvider;
 
 use crate::bed::{Bed, text, within};
 
@@ -18,17 +21,35 @@ const DRAWN: u64 = 50;
 const MOST: Duration = Duration::from_secs(50);
 /// Larger than what is read at once, smaller than what makes this slow.
 const CONTENT: usize = 10_000;
+/// Larger than what goes with its request.
+const LARGE: usize = 70_000;
+/// As many as make it worth a delivery.
+const MEMBERS: usize = 6;
 const CUTS: [Cut; 3] = [Cut::Fin, Cut::Rst, Cut::Close];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Operation {
     Exec,
+    Spawn,
     Read,
+    Export,
     Write,
+    WriteLarge,
+    WriteMany,
 }
 
 fn content() -> Vec<u8> {
-    (0..CONTENT).map(|at| (at % 251) as u8).collect()
+    bytes(CONTENT)
+}
+
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at % 251) as u8).collect()
+}
+
+/// A provider that has no stream yet, and its handle.
+struct Hands {
+    provider: K8sProvider,
+    sandbox: Arc<dyn Sandbox>,
 }
 
 /// The sandbox of one operation, and its servers' streams, fresh for each run.
@@ -44,33 +65,68 @@ impl Target {
         let spec = bed.spec();
         drop(within("provision", bed.provider().provision(&spec)).await.unwrap());
         std::fs::write(bed.file("read"), content()).unwrap();
+        std::fs::create_dir(bed.file("tree")).unwrap();
+        std::fs::write(bed.file("tree/file"), content()).unwrap();
         Self { bed, session: spec.session, operation }
     }
 
-    /// A handle that has no stream yet.
-    async fn handle(&self) -> Arc<dyn Sandbox> {
-        self.bed.provider().attach(&self.session).await.unwrap()
+    async fn hands(&self) -> Hands {
+        let provider = self.bed.provider();
+        let sandbox = provider.attach(&self.session).await.unwrap();
+        Hands { provider, sandbox }
     }
 
     fn written(&self, run: usize) -> String {
         format!("{:?}-{run}", self.operation)
     }
 
-    async fn perform(&self, sandbox: &Arc<dyn Sandbox>, run: usize) -> Result<(), Error> {
+    /// The files that are written, by their names.
+    fn files(&self, run: usize) -> Vec<(String, Vec<u8>)> {
+        let name = self.written(run);
+        match self.operation {
+            Operation::Write => vec![(name, content())],
+            Operation::WriteLarge => vec![(name, bytes(LARGE))],
+            Operation::WriteMany => (0..MEMBERS).map(|at| (format!("{name}/{at}"), content())).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    async fn perform(&self, hands: &Hands, run: usize) -> Result<(), Error> {
+        let Hands { provider, sandbox } = hands;
         let file = self.written(run);
+        let command = format!("printf x >>{file}; printf 'some output'; printf 'some more' >&2; exit 7");
         match self.operation {
             Operation::Exec => {
-                let command = format!("printf x >>{file}; printf 'some output'; printf 'some more' >&2; exit 7");
                 let result = sandbox.exec(text(&command)).await?;
                 let (out, err) = (&result.stdout.bytes[..], &result.stderr.bytes[..]);
                 assert_eq!((result.exit_code, out, err), (7, &b"some output"[..], &b"some more"[..]), "{result:?}");
                 assert!(!result.timed_out && !result.truncated());
             }
+            Operation::Spawn => {
+                let request = SpawnRequest::shell(command).with_limit(Duration::from_secs(20));
+                let mut process = sandbox.spawn(request).await?;
+                let (out, err) = (all(&mut process.stdout).await?, all(&mut process.stderr).await?);
+                let exit = process.wait().await?;
+                assert_eq!((exit.code, &out[..], &err[..]), (7, &b"some output"[..], &b"some more"[..]), "{exit:?}");
+                assert!(!exit.timed_out);
+            }
             Operation::Read => {
                 let read = sandbox.read_bytes(&self.bed.path("read"), CONTENT).await?;
                 assert!(read == content(), "{} bytes are not the file's", read.len());
             }
-            Operation::Write => sandbox.write_bytes(&self.bed.path(&file), content()).await?,
+            Operation::Export => {
+                let archive = provider.export(&self.session, &self.bed.path("tree")).await?.collect(1 << 20).await?;
+                let wanted = [("tree/".to_owned(), Vec::new()), ("tree/file".to_owned(), content())];
+                assert!(entries(&archive) == wanted, "{} bytes are not the tree's", archive.len());
+            }
+            Operation::Write | Operation::WriteLarge => {
+                let (name, content) = self.files(run).remove(0);
+                sandbox.write_bytes(&self.bed.path(&name), content).await?;
+            }
+            Operation::WriteMany => {
+                let file = |(name, content): (String, Vec<u8>)| FileWrite::bytes(self.bed.path(&name), content);
+                sandbox.write_many(FileBatch::new(self.files(run).into_iter().map(file))).await?;
+            }
         }
         Ok(())
     }
@@ -82,8 +138,8 @@ impl Target {
             let fault = ExecFault::new().trace(&traces[nth - 1]);
             self.bed.api.rule(Rule::when(On::exec()).nth(nth as u64).exec(fault))
         });
-        let sandbox = self.handle().await;
-        within("the run without a fault", self.perform(&sandbox, 999_999)).await.unwrap();
+        let hands = self.hands().await;
+        within("the run without a fault", self.perform(&hands, 999_999)).await.unwrap();
         rules.iter().for_each(fake_apiserver::RuleHandle::remove);
         [traces.iter().map(Trace::output).collect(), traces.iter().map(Trace::input).collect()]
     }
@@ -91,10 +147,10 @@ impl Target {
     /// One run in which the `nth` stream goes wrong.
     async fn run(&self, run: usize, nth: u64, fault: ExecFault) -> Result<(), Error> {
         let what = format!("{:?}, run {run}, stream {nth}: {fault:?}", self.operation);
-        let sandbox = self.handle().await;
+        let hands = self.hands().await;
         let rule = self.bed.api.rule(Rule::when(On::exec()).nth(nth).exec(fault));
         let begun = Instant::now();
-        let outcome = within(&what, self.perform(&sandbox, run)).await;
+        let outcome = within(&what, self.perform(&hands, run)).await;
         rule.remove();
         assert!(begun.elapsed() < MOST, "{what}: {:?}", begun.elapsed());
         if let Err(error) = &outcome {
@@ -108,28 +164,57 @@ impl Target {
 
     /// What is there afterwards is what the operation said.
     fn check(&self, run: usize, outcome: &Result<(), Error>) {
-        let path = self.bed.file(&self.written(run));
         let what = format!("{:?}, run {run}: {outcome:?}", self.operation);
         let effect = outcome.as_ref().err().map(Error::effect);
         match self.operation {
-            Operation::Exec => {
-                let times = bytes_of(&path).map_or(0, |bytes| bytes.len());
+            Operation::Exec | Operation::Spawn => {
+                let times = bytes_of(&self.bed.file(&self.written(run))).map_or(0, |bytes| bytes.len());
                 match effect {
                     None => assert_eq!(times, 1, "{what}"),
                     Some(Effect::None) => assert_eq!(times, 0, "{what}"),
                     Some(_) => assert!(times <= 1, "{what}: it ran {times} times"),
                 }
             }
-            Operation::Read => {}
-            Operation::Write => match (effect, bytes_of(&path)) {
-                (None | Some(Effect::Unknown), Some(bytes)) => assert!(bytes == content(), "{what}: a part"),
-                (None, None) => panic!("{what}: it is not there"),
-                (Some(Effect::None), there) => assert!(there.is_none(), "{what}: it is there"),
-                (Some(_), None) => {}
-                (Some(effect), Some(_)) => panic!("{what}: {effect:?}"),
-            },
+            Operation::Read | Operation::Export => assert!(matches!(effect, None | Some(Effect::None)), "{what}"),
+            Operation::Write | Operation::WriteLarge | Operation::WriteMany => {
+                // Of a batch, what came before the member that the error names is there.
+                let done = outcome.as_ref().err().map_or(usize::MAX, |error| error.member().unwrap_or(0));
+                if self.operation == Operation::WriteMany {
+                    assert!(outcome.as_ref().err().is_none_or(|error| error.member().is_some()), "{what}");
+                }
+                for (at, (name, wanted)) in self.files(run).into_iter().enumerate() {
+                    match (effect, bytes_of(&self.bed.file(&name))) {
+                        (_, Some(bytes)) if at < done => assert!(bytes == wanted, "{what}: a part of {name}"),
+                        (_, None) if at < done => panic!("{what}: {name} is not there"),
+                        (Some(Effect::Unknown), Some(bytes)) => assert!(bytes == wanted, "{what}: a part of {name}"),
+                        (Some(Effect::Unknown | Effect::None), None) => {}
+                        (effect, there) => panic!("{what}: {name}: {effect:?}, {:?}", there.map(|bytes| bytes.len())),
+                    }
+                }
+            }
         }
     }
+}
+
+/// What a process prints, to its end.
+async fn all(stream: &mut ByteStream) -> Result<Vec<u8>, Error> {
+    let mut all = Vec::new();
+    while let Some(piece) = stream.next().await {
+        all.extend_from_slice(&piece?);
+    }
+    Ok(all)
+}
+
+/// The entries of an archive: their names and contents.
+fn entries(archive: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let mut archive = tar::Archive::new(archive);
+    let read = |entry: std::io::Result<tar::Entry<'_, _>>| {
+        let mut entry = entry.unwrap();
+        let mut content = Vec::new();
+        std::io::Read::read_to_end(&mut entry, &mut content).unwrap();
+        (String::from_utf8(entry.path_bytes().into_owned()).unwrap(), content)
+    };
+    archive.entries().unwrap().map(read).collect()
 }
 
 fn bytes_of(path: &Path) -> Option<Vec<u8>> {
@@ -212,4 +297,24 @@ async fn a_read() {
 #[tokio::test]
 async fn a_write() {
     cut_everywhere(Operation::Write, 3).await;
+}
+
+#[tokio::test]
+async fn a_large_write() {
+    cut_everywhere(Operation::WriteLarge, 4).await;
+}
+
+#[tokio::test]
+async fn a_batch() {
+    cut_everywhere(Operation::WriteMany, 5).await;
+}
+
+#[tokio::test]
+async fn an_export() {
+    cut_everywhere(Operation::Export, 6).await;
+}
+
+#[tokio::test]
+async fn a_spawned_command() {
+    cut_everywhere(Operation::Spawn, 7).await;
 }

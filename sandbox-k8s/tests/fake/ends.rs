@@ -71,6 +71,24 @@ async fn a_node_that_does_not_answer_is_not_waited_for() {
 }
 
 #[tokio::test]
+async fn an_api_server_that_is_away_for_longer_than_a_grace_does_not_end_a_removal() {
+    let bed = Bed::new().await;
+    let spec = bed.spec();
+    let provider = bed.provider_with(|config| config.stop_grace = Duration::from_secs(1));
+    drop(within("provision", provider.provision(&spec)).await.unwrap());
+    bed.set_fate(&spec.session, Fate::Unknown).await;
+    let (reap, ()) = tokio::join!(within("reap", provider.reap(&spec.session)), async {
+        bed.api.until_requests(&On::pods(Verb::Delete), 1).await;
+        bed.api.set_down(true);
+        // Beyond the moment in which it would be removed by force, and before the end of the call.
+        tokio::time::sleep(Duration::from_secs(13)).await;
+        bed.api.set_down(false);
+    });
+    reap.unwrap();
+    assert_eq!((graces(&bed), bed.uid(&spec.session)), (vec![1, 0], None));
+}
+
+#[tokio::test]
 async fn calls_that_change_one_session_follow_each_other() {
     let bed = Bed::new().await;
     bed.api.hold(Step::Start);

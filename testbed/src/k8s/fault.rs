@@ -19,8 +19,10 @@ pub(crate) enum Fault {
     CutNode,
     /// Join a node that was cut off, and wait until it is Ready.
     JoinNode,
-    /// End a component.
+    /// End a component: it may say goodbye, which the API server takes ten seconds for.
     Stop { component: Component },
+    /// End a component as a crash does.
+    Kill { component: Component },
     /// Start a component that was stopped, and wait until it works.
     Start { component: Component },
     /// Freeze a component: it keeps its connections and answers nothing.
@@ -51,6 +53,7 @@ impl Fault {
                 cluster.wait_for(Component::Kubelet)
             }
             Self::Stop { component } => bed.end(component.name()),
+            Self::Kill { component } => bed.kill(component.name()),
             Self::Start { component } => start(cluster, component),
             Self::Pause { component } => bed.signal(component.name(), Signal::STOP),
             Self::Resume { component } => bed.signal(component.name(), Signal::CONT),
