@@ -12,7 +12,6 @@ use sandbox_guest::{Guest, GuestConfig};
 use tokio::time::Instant;
 
 use crate::carrier::K8sCarrier;
-use crate::error::uncertain;
 use crate::names::{PodId, pod_name};
 use crate::provider::Place;
 use crate::stamp::Stamp;
@@ -24,7 +23,6 @@ pub(crate) struct Live {
     session: SessionId,
     pub(crate) id: PodId,
     recreated: Option<Recreated>,
-    gated: bool,
     carrier: K8sCarrier,
     pub(crate) guest: Guest,
 }
@@ -38,23 +36,12 @@ impl Live {
         let mut config = GuestConfig::new(stamp.workdir).with_env(stamp.env);
         config.max_opening = place.config.max_opening;
         let guest = Guest::new(Arc::new(carrier.clone()), config);
-        Self { place, session, id, recreated: stamp.recreated, gated: stamp.gated, carrier, guest }
+        Self { place, session, id, recreated: stamp.recreated, carrier, guest }
     }
 
     /// Whether a shell has started in it, for this handle.
     pub(crate) fn was_entered(&self) -> bool {
         self.carrier.was_entered()
-    }
-
-    /// Takes its gate's token back: first, so that a failed removal is repeated, and this with it. A later sandbox of the session has
-    /// a token of its own, which stays.
-    async fn shut_gate(&self, deadline: Instant) -> Result<(), Error> {
-        let place = &self.place;
-        if place.gates.is_some() && place.pods.get(&self.id.name, deadline).await?.is_some_and(|pod| self.id.is(&pod)) {
-            // From here on whatever fails may have happened.
-            place.revoke(&self.session, deadline).await.map_err(uncertain)?;
-        }
-        Ok(())
     }
 
     /// The Pod is gone: nothing goes through its streams any more.
@@ -105,9 +92,6 @@ impl Sandbox for Live {
         let place = &self.place;
         let deadline = Instant::now() + place.config.stop_timeout;
         let _turn = place.sessions.turn(&self.session, deadline).await?;
-        if self.gated {
-            self.shut_gate(deadline).await?;
-        }
         wait::remove(&place.pods, &place.config, &self.id, true, deadline).await?;
         self.close(Death::Deleted);
         Ok(())

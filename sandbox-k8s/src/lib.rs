@@ -170,11 +170,12 @@
 //! sandbox whose gate ends again and again, as with a token that nobody has recorded, is removed by the provision that finds it. A
 //! session that is provisioned without its gate, or with one for the first time, gets a new sandbox.
 //!
-//! A token is taken back before its sandbox is removed: by a reap, also of a session that has none; by a `destroy`, if its very Pod is
-//! there; by a provision without a gate that finds one with a gate, alive or dead; and by a provision that removes what it has made. Where that
-//! fails the Pod stays, so that the next one who removes it tries again; only a Pod whose token could not be recorded goes all the same. A dead
-//! sandbox whose successor has a gate as well keeps its token until the successor's is recorded. A process without
-//! [`with_gates`](K8sProvider::with_gates) removes such Pods and takes nothing back: give every process that reaps the same two.
+//! A token is taken back before its sandbox is removed: by a reap, also of a session that has none; by a provision without a gate that
+//! finds one with a gate, alive or dead; and by a provision that removes what it has made. A `destroy` takes nothing back: the session may
+//! go on, and whoever ends it reaps it. Where a token cannot be taken back the Pod stays, so that the next one who removes it tries again;
+//! only a Pod whose token could not be recorded goes all the same. A dead sandbox whose successor has a gate as well keeps its token until
+//! the successor's is recorded. A process without [`with_gates`](K8sProvider::with_gates) removes such Pods and takes nothing back: give
+//! every process that reaps the same two.
 
 mod api;
 mod carrier;

@@ -72,11 +72,11 @@ impl K8sProvider {
         Ok(Self { checked: Checked::new(K8s::at(Place { pods, config, opening, sessions, gates: None })) })
     }
 
-    /// Lets sandboxes have a gate: `minter` makes their tokens valid, `revoker` takes them back before a sandbox is reaped or destroyed, is
+    /// Lets sandboxes have a gate: `minter` makes their tokens valid, `revoker` takes them back before a sandbox is reaped, is
     /// replaced by one without a gate, or is removed because its provision failed. Where that fails, the sandbox stays, so that it is
-    /// tried again. Without this a spec with a gate is refused.
+    /// tried again. A `destroy` takes nothing back; the reap of the session does. Without this a spec with a gate is refused.
     ///
-    /// Give every process that reaps, destroys or provisions in this deployment the same two: one that has no revoker removes sandboxes that
+    /// Give every process that reaps or provisions in this deployment the same two: one that has no revoker removes sandboxes that
     /// have a gate as well, and their tokens stay valid.
     ///
     /// A gate's token stands in the Pod's specification: whoever may read Pods in the namespace reads it.

@@ -5,7 +5,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sandbox::{Env, Error, ErrorKind, Recreated, SandboxPath, SessionId, Spec};
 
 use crate::config::K8sConfig;
-use crate::gate::is_gated;
 use crate::names::{Key, Keys, NETSETUP, SANDBOX};
 use crate::pod::{MAX_NOTE, bound, fingerprint, is_cut_off, networking_label};
 
@@ -16,8 +15,6 @@ pub(crate) struct Stamp {
     pub(crate) workdir: SandboxPath,
     pub(crate) env: Env,
     pub(crate) recreated: Option<Recreated>,
-    /// Whether it has a gate.
-    pub(crate) gated: bool,
 }
 
 fn label<'a>(metadata: &'a ObjectMeta, keys: &Keys, key: Key) -> Option<&'a str> {
@@ -146,7 +143,6 @@ pub(crate) fn read(pod: &Pod, config: &K8sConfig) -> Result<Stamp, Error> {
         workdir: workdir.ok_or_else(|| refuse("no working directory"))?,
         env,
         recreated,
-        gated: is_gated(pod),
     })
 }
 

@@ -126,22 +126,13 @@ async fn of_a_dead_one_whose_successor_has_a_gate_goes_when_the_next_is_recorded
 }
 
 #[tokio::test]
-async fn of_one_that_is_destroyed() {
+async fn of_one_that_is_destroyed_goes_with_a_reap() {
     let bed = Bed::new().await;
     let (plane, provider, spec, sandbox) = gated_sandbox(&bed).await;
-    plane.revoke_fails.store(true, Ordering::SeqCst);
-    let error = fails(within("destroy", sandbox.destroy()).await, ErrorKind::Unavailable);
-    assert_eq!((error.effect(), bed.deletes()), (Effect::Unknown, 0));
-    works(&sandbox).await;
-    plane.revoke_fails.store(false, Ordering::SeqCst);
     within("destroy", sandbox.destroy()).await.unwrap();
-    assert_eq!((plane.asked(), bed.uid(&spec.session)), (vec!["revoke", "revoke"], None));
-
-    let next = within("provision", provider.provision(&spec)).await.unwrap();
-    assert_eq!(plane.asked(), ["generate", "persist"]);
-    within("destroy", sandbox.destroy()).await.unwrap();
-    works(&next).await;
-    assert_eq!(plane.asked(), Vec::<&str>::new(), "the token is the next one's");
+    assert_eq!((plane.asked(), bed.uid(&spec.session)), (vec![], None));
+    within("reap", provider.reap(&spec.session)).await.unwrap();
+    assert_eq!(plane.asked(), ["revoke"]);
 }
 
 #[tokio::test]
