@@ -245,7 +245,7 @@ async fn revoked_before_a_reap(bed: Bed) -> Outcome {
     equal("a reap of nothing", plane.asked(), vec!["revoke"])
 }
 
-/// No token outlives its sandbox: not one that is destroyed, not one that dies and gets a successor without a gate.
+/// A token is taken back before a sandbox that died gets a successor without a gate; one that is destroyed keeps its token until a reap.
 async fn revoked_without_a_successor(bed: Bed) -> Outcome {
     let Gated { plane, provider, spec } = open(&bed).await?;
     let sandbox = provider.provision(&spec).await?;
