@@ -30,7 +30,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run every test there is; as root, run them as root and once more as an ordinary user.
+    /// Run every test there is; as root, also as an ordinary user: those that depend on it again, those with uncontained tenants only so.
     ///
     /// As an ordinary user: about 10 minutes on two cores and 4 GB for the build; nothing is installed, no network is used beyond
     /// cargo's. As root also a Kubernetes cluster and systemd hosts: the Debian packages that they need are installed with apt,

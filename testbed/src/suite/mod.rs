@@ -31,8 +31,23 @@ const ALSO_AS_USER: &[&str] = &[
     "custom-carrier",
     "custom-provider",
     "examples",
-    "fake-apiserver",
     "isolation",
+];
+/// Tests whose tenants have nothing around them but the rights of whoever runs them: never as root. None where the
+/// whole package is meant.
+const NEVER_AS_ROOT: &[(&str, Option<&str>)] = &[
+    ("custom-carrier", None),
+    ("custom-provider", None),
+    ("conformance", Some("faulty")),
+    ("conformance", Some("honest")),
+    ("conformance", Some("mutants")),
+];
+/// Tests of the suite itself, in one process and on nothing of this machine: once is enough.
+const SAME_FOR_ALL: &[(&str, &str)] = &[
+    ("conformance", "isolation_mutants"),
+    ("conformance", "rules"),
+    ("conformance", "tables"),
+    ("conformance", "diff"),
 ];
 /// How long one test binary may run.
 const BINARY_LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -89,7 +104,7 @@ pub(crate) fn run(options: &Options, tally: &mut Tally) -> Result<()> {
     if let Some(beds) = &mut beds {
         beds.up(tally)?;
     }
-    for binary in &built.tests {
+    for binary in built.tests.iter().filter(|binary| !(root && never_as_root(binary))) {
         let mut task = as_is(binary, &built);
         for (key, value) in beds.iter().flat_map(Beds::env) {
             task = task.env(key, value);
@@ -118,6 +133,13 @@ pub(crate) fn run(options: &Options, tally: &mut Tally) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn never_as_root(binary: &TestBinary) -> bool {
+    NEVER_AS_ROOT.iter().any(|(package, target)| match target {
+        Some(target) => binary.is(package, target),
+        None => binary.package == *package,
+    })
 }
 
 /// Runs one test binary; its last result line counts.
@@ -199,7 +221,10 @@ fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: 
     if let Some(binary) = built.tests.iter().find(|binary| binary.package == "examples") {
         lend_examples(&user, binary)?;
     }
-    let chosen = |binary: &&TestBinary| ALSO_AS_USER.contains(&binary.package.as_str());
+    let chosen = |binary: &&TestBinary| {
+        ALSO_AS_USER.contains(&binary.package.as_str())
+            && !SAME_FOR_ALL.iter().any(|(package, target)| binary.is(package, target))
+    };
     for binary in built.tests.iter().filter(chosen) {
         let executable = user.lend(&binary.executable)?;
         // Golden files and the like: the clone itself may lie where only root can read.
@@ -250,5 +275,27 @@ fn pass_on(stream: Stream, line: &str) {
     match stream {
         Stream::Out => println!("{line}"),
         Stream::Err => eprintln!("{line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tests_that_are_named_here_exist() {
+        let metadata = Metadata::load(true).unwrap();
+        let exists = |package: &str, target: Option<&str>| {
+            let package = metadata.members().find(|member| member.name == package).unwrap();
+            target
+                .is_none_or(|target| package.targets.iter().any(|found| found.name == target && found.kind == ["test"]))
+        };
+        for (package, target) in NEVER_AS_ROOT {
+            assert!(exists(package, *target), "{package} {target:?}");
+            assert!(ALSO_AS_USER.contains(package), "{package} would never run where root runs the tests");
+        }
+        for (package, target) in SAME_FOR_ALL {
+            assert!(exists(package, Some(target)), "{package} {target}");
+        }
     }
 }
