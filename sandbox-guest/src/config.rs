@@ -15,7 +15,7 @@ pub struct GuestConfig {
     /// How many operations may be under way at once; more wait in order. One whose command has to be killed is under way until that was
     /// carried out. At least 1.
     pub max_streams: usize,
-    /// How many streams may be opening at once. At least 1.
+    /// How many streams may be opening at once; while streams are freed every few milliseconds, no more than two. At least 1.
     pub max_opening: usize,
     /// How long an unused stream is kept.
     pub idle_close: Duration,

@@ -110,6 +110,7 @@ mod files;
 #[allow(missing_docs, unreachable_pub, reason = "for the fuzzer")]
 pub mod fuzzing;
 mod guest;
+mod opening;
 mod patience;
 mod pool;
 mod quote;

@@ -10,13 +10,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Carrier;
 use crate::config::GuestConfig;
+use crate::opening::Opening;
 use crate::stream::{Stream, late};
 
 /// What opening a stream needs.
 struct Opener {
     carrier: Arc<dyn Carrier>,
     config: Arc<GuestConfig>,
-    opening: Semaphore,
+    opening: Opening,
     health: Health,
 }
 
@@ -77,7 +78,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Pool {
     pub(crate) fn new(carrier: Arc<dyn Carrier>, config: Arc<GuestConfig>) -> Arc<Self> {
-        let opening = Semaphore::new(config.max_opening.max(1));
+        let opening = Opening::new(config.max_opening);
         let operations = Arc::new(Semaphore::new(config.max_streams.max(1)));
         Arc::new(Self {
             opener: Arc::new(Opener {
@@ -152,6 +153,7 @@ impl Pool {
     pub(crate) fn release(&self, lease: Lease) {
         let Lease { mut stream, turn } = lease;
         self.heard();
+        self.opener.opening.freed();
         if self.opener.config.reuse {
             stream.idle_since = Instant::now();
             self.push(stream);
@@ -177,7 +179,7 @@ impl Pool {
 
     /// Opens a stream for one waiter; if that one has got another by then, it becomes idle.
     fn open_one(self: &Arc<Self>, deadline: Instant) -> oneshot::Receiver<Result<Stream, Error>> {
-        let (sender, receiver) = oneshot::channel();
+        let (mut sender, receiver) = oneshot::channel();
         let (opener, pool) = (Arc::clone(&self.opener), Arc::downgrade(self));
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}
@@ -188,16 +190,15 @@ impl Pool {
             let patience = opener.config.begin_timeout;
             let waited = tokio::select! {
                 biased;
+                // Whoever asked has got another stream meanwhile, or is gone.
+                () = sender.closed() => return,
                 () = opener.health.unresponsive.notified() => Err(behind(patience)),
-                place = timeout_at(deadline, opener.opening.acquire()) => {
+                place = timeout_at(deadline, opener.opening.place()) => {
                     place.map_err(|_| late("no shell was ready", patience))
                 }
             };
             let result = match waited {
-                // Whoever asked may have got another stream, or gone, while this one waited for its turn.
-                Ok(_) if sender.is_closed() => return,
-                Ok(Ok(_place)) => opener.open(deadline).await,
-                Ok(Err(_)) => return,
+                Ok(_place) => opener.open(deadline).await,
                 Err(e) => Err(e),
             };
             if let Err(Ok(stream)) = sender.send(result)
