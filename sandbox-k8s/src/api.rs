@@ -23,7 +23,7 @@ use crate::names::PodId;
 use crate::request::{self, is_absent, no_such_pod};
 
 /// How many entries a page of a list has.
-const PAGE: u32 = 250;
+const PAGE: u32 = 500;
 /// How long the API server keeps one watch open.
 const WATCH_SECONDS: u32 = 240;
 /// What etcd takes in one request unless it is told otherwise.

@@ -13,7 +13,7 @@ use kube::{Client, Error as KubeError};
 use serde::de::DeserializeOwned;
 
 /// The largest answer that is read: a page of Pods' metadata with all the annotations that a cluster allows.
-const MAX_ANSWER: usize = 96 << 20;
+const MAX_ANSWER: usize = 160 << 20;
 /// How much is told of an answer that is not the API server's.
 const MAX_FOREIGN: usize = 256;
 /// What a refusal gives as its reason where a Pod is not there.

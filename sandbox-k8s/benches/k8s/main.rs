@@ -16,11 +16,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
+use futures::{StreamExt, stream};
 use sandbox::{
     ExecRequest, FileBatch, FileWrite, Provider, Sandbox, SandboxExt, SandboxPath, SessionId, SpawnRequest, Spec,
 };
 use sandbox_k8s::{K8sConfig, K8sProvider};
 use sandbox_transfer::{DownloadOptions, ProviderTransferExt};
+use tokio::io::AsyncReadExt;
 
 use crate::cost::{Cost, peak_over};
 use crate::kubectl::Kubectl;
@@ -48,6 +50,16 @@ fn path(text: impl Into<String>) -> SandboxPath {
 async fn run(sandbox: &Arc<dyn Sandbox>, args: &[&str]) {
     let request = ExecRequest::args(args.iter().copied());
     assert_eq!(sandbox.exec(request).await.unwrap().exit_code, 0, "{args:?}");
+}
+
+/// How long a round of `script` takes inside, of 50: what no way to ask for the same is faster than.
+async fn inside(sandbox: &Arc<dyn Sandbox>, script: &str) -> Duration {
+    let body = format!(
+        "cd /workspace; begun=${{EPOCHREALTIME/[.,]/}}; for ((n = 0; n < 50; n++)); do {script}; done; \
+         echo $(((${{EPOCHREALTIME/[.,]/}} - begun) / 50))"
+    );
+    let result = sandbox.exec(ExecRequest::shell(body)).await.unwrap();
+    Duration::from_micros(result.stdout.to_string_lossy().trim().parse().unwrap())
 }
 
 impl Bench {
@@ -102,8 +114,12 @@ impl Bench {
         let deep = times(100, |n| write(path(format!("/workspace/{n}/new/small"))), drop).await;
         let reads = times(200, |_| made.1.read_bytes(&small, 4096), |read| assert_eq!(read.unwrap().len(), 4096)).await;
         self.table.row("read 4 KiB", reads.p(50), peer, kubectl, Some(1.0 / 60.0));
+        let rename = inside(&made.1, "printf x >from; chmod 644 from; mv -fT from to").await;
         self.table.row("write 4 KiB", writes.p(50), peer, kubectl, Some(1.0 / 30.0));
+        self.table.floor(reads.p(50) + rename, "a round trip, and `chmod` and `mv` inside");
+        let parents = inside(&made.1, "mkdir -p $n/new; printf x >from; chmod 644 from; mv -fT from $n/new/to").await;
         self.table.row("write 4 KiB with new parents", deep.p(50), peer, kubectl, Some(1.0 / 25.0));
+        self.table.floor(reads.p(50) + parents, "a round trip, and `mkdir`, `chmod` and `mv` inside");
         self.reap(made).await;
     }
 
@@ -122,7 +138,39 @@ impl Bench {
                 self.reap(made).await;
             }
             self.table.row(what, Times::new(all).p(50), "one kubectl exec", kubectl, Some(aim));
+            if rest.is_zero() {
+                let made = self.made().await;
+                let all = "for ((m = 0; m < 64; m++)); do bash -c true & done; wait";
+                self.table.floor(inside(&made.1, all).await, "64 times `bash -c true` inside, at once");
+                self.reap(made).await;
+            } else {
+                self.table.floor(self.opens().await, "64 streams opened, 8 at once, without a command");
+            }
         }
+    }
+
+    /// How long it takes until as many bare streams are open, by this process's own client and nothing of ours.
+    async fn opens(&self) -> Duration {
+        let made = self.made().await;
+        let options = kube::config::KubeConfigOptions { context: self.config.context.clone(), ..Default::default() };
+        let client = kube::Client::try_from(kube::Config::from_kubeconfig(&options).await.unwrap()).unwrap();
+        let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::default_namespaced(client);
+        let (pods, name) = (&pods, made.0.object_name("sbx"));
+        let open = |_| {
+            let params = kube::api::AttachParams::default().container("sandbox").stdin(true);
+            let name = &name;
+            async move {
+                let mut stream = pods.exec(name, ["bash", "-c", "echo; exec cat"], &params).await.unwrap();
+                stream.stdout().unwrap().read_u8().await.unwrap();
+                stream
+            }
+        };
+        let begun = std::time::Instant::now();
+        let open: Vec<_> = stream::iter((0..AT_ONCE).map(open)).buffer_unordered(8).collect().await;
+        let took = begun.elapsed();
+        drop(open);
+        self.reap(made).await;
+        took
     }
 
     async fn large(&mut self) {
@@ -144,6 +192,9 @@ impl Bench {
             let reads = peak_over(&mut over, times(5, read, |size| assert_eq!(size, SIZE as u64))).await;
             println!("memory over idle while 64 MiB of {kind} went in and out: {over} KiB at most");
             self.table.row(&format!("write 64 MiB of {kind}"), writes.p(50), "kubectl cp", up.p(50), Some(up_aim));
+            if kind != "noise" {
+                self.table.floor(gzipped(&local).await, "`gzip -1 | gzip -dc` alone, which compressing would cost");
+            }
             let aim = (kind == "noise").then_some(1.0 / 1.1);
             self.table.row(&format!("read 64 MiB of {kind}"), reads.p(50), "kubectl cp", down.p(50), aim);
         }
@@ -201,6 +252,16 @@ impl Bench {
             self.reap(made).await;
         }
     }
+}
+
+/// How long it takes to compress a file as fast as `gzip` can, and to undo it at the same time, with nothing in between.
+async fn gzipped(file: &str) -> Duration {
+    let pipe = |_| async {
+        let mut shell = tokio::process::Command::new("bash");
+        let status = shell.args(["-c", "gzip -1 <\"$1\" | gzip -dc >/dev/null", "bash", file]).status().await;
+        assert!(status.unwrap().success());
+    };
+    times(3, pipe, drop).await.p(50)
 }
 
 /// Bytes that do not compress.

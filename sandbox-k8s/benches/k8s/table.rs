@@ -37,6 +37,13 @@ struct Row {
     theirs: Duration,
     /// The most that `ours / theirs` is meant to be, where there is an aim.
     aim: Option<f64>,
+    floor: Option<Floor>,
+}
+
+/// Below what no such implementation gets, measured in the same run.
+pub(crate) struct Floor {
+    pub(crate) time: Duration,
+    pub(crate) of: &'static str,
 }
 
 #[derive(Default)]
@@ -45,17 +52,28 @@ pub(crate) struct Table(Vec<Row>);
 impl Table {
     pub(crate) fn row(&mut self, what: &str, ours: Duration, peer: &'static str, theirs: Duration, aim: Option<f64>) {
         println!("{what}: {ours:.1?}, {peer}: {theirs:.1?}");
-        self.0.push(Row { what: what.to_owned(), ours, peer, theirs, aim });
+        self.0.push(Row { what: what.to_owned(), ours, peer, theirs, aim, floor: None });
+    }
+
+    /// Adds a floor to the last row.
+    pub(crate) fn floor(&mut self, time: Duration, of: &'static str) {
+        println!("  floor: {time:.1?}, {of}");
+        if let Some(row) = self.0.last_mut() {
+            row.floor = Some(Floor { time, of });
+        }
     }
 
     pub(crate) fn print(&self, title: &str) {
         println!("\n| work | ours | peer | peer's | ours / peer's | aim |\n|---|---|---|---|---|---|");
         for row in &self.0 {
-            let Row { what, ours, peer, theirs, aim } = row;
+            let Row { what, ours, peer, theirs, aim, floor } = row;
             let ratio = row.ratio();
+            let floor = floor.as_ref().map_or_else(String::new, |Floor { time, of }| {
+                format!("; floor {}: {of}", short(time.as_secs_f64() / theirs.as_secs_f64()))
+            });
             let aim = match aim {
                 Some(aim) if ratio <= *aim => format!("at most {}", short(*aim)),
-                Some(aim) => format!("at most {} (missed)", short(*aim)),
+                Some(aim) => format!("at most {}, missed{floor}", short(*aim)),
                 None => "–".to_owned(),
             };
             println!("| {what} | {ours:.1?} | `{peer}` | {theirs:.1?} | {} | {aim} |", short(ratio));

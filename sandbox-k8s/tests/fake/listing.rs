@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::bed::{Bed, NAMESPACE, fails, within};
 
 const PODS: usize = 3000;
-const PAGE: usize = 250;
+const PAGE: usize = 500;
 
 /// Sandboxes of which one third is starting, one runs and one has ended.
 async fn filled(count: usize) -> Bed {
@@ -75,14 +75,14 @@ async fn each_of_three_thousand_is_told_once_and_no_page_is_asked_for_early() {
 
 #[tokio::test]
 async fn a_state_that_the_server_forgets_is_listed_anew_and_nothing_is_told_twice() {
-    let bed = filled(900).await;
+    let bed = filled(1800).await;
     let told = told(&bed, PAGE, || bed.api.compact()).await;
-    assert_eq!(told, all(900));
+    assert_eq!(told, all(1800));
 }
 
 #[tokio::test]
 async fn all_lists_show_one_state_of_the_cluster() {
-    let bed = filled(900).await;
+    let bed = filled(1800).await;
     let told = told(&bed, PAGE, || {
         // What left a list that is still to come for one that was told would be missed, and the other way round told twice.
         bed.api.edit_pod(NAMESPACE, "sbx-s0000", |pod| pod["status"]["phase"] = "Running".into());
@@ -90,12 +90,12 @@ async fn all_lists_show_one_state_of_the_cluster() {
         bed.api.edit_pod(NAMESPACE, "sbx-s0003", |pod| pod["status"]["phase"] = "Failed".into());
     })
     .await;
-    assert_eq!(told, all(900));
+    assert_eq!(told, all(1800));
 }
 
 #[tokio::test]
 async fn a_sandbox_that_changes_while_the_state_is_forgotten_is_told_once() {
-    let bed = filled(900).await;
+    let bed = filled(1800).await;
     let told = told(&bed, PAGE, || {
         // From a list that is told to one that is not, and the other way round.
         bed.api.edit_pod(NAMESPACE, "sbx-s0001", |pod| pod["status"]["phase"] = "Failed".into());
@@ -103,7 +103,7 @@ async fn a_sandbox_that_changes_while_the_state_is_forgotten_is_told_once() {
         bed.api.compact();
     })
     .await;
-    let mut wanted = all(900);
+    let mut wanted = all(1800);
     wanted.insert("s0000".to_owned(), OwnedState::Running);
     assert_eq!(told, wanted);
 }
@@ -124,9 +124,9 @@ async fn a_server_that_forgets_every_state_at_once_fails_the_list() {
 #[tokio::test]
 async fn a_page_that_fails_for_now_is_asked_for_again() {
     for code in [429, 500, 503] {
-        let bed = filled(900).await;
+        let bed = filled(1800).await;
         let rule = bed.api.rule(Rule::when(On::pods(Verb::List)).nth(2).answer(code));
-        assert_eq!(told(&bed, 0, || {}).await, all(900), "{code}");
+        assert_eq!(told(&bed, 0, || {}).await, all(1800), "{code}");
         assert_eq!(rule.acted(), 1);
     }
 }
