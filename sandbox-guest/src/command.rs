@@ -23,7 +23,9 @@ pub(crate) struct Run<'a> {
 
 /// Refuses what the kernel would refuse only once the command is started.
 pub(crate) fn check_size(command: &Command, env: &Env, sandbox_env: &Env) -> Result<(), Error> {
-    let vars: usize = env.iter().chain(sandbox_env.iter()).map(|(n, v)| n.len() + v.len() + 10).sum();
+    // One that is set again is replaced.
+    let others = sandbox_env.iter().filter(|(name, _)| env.get(name).is_none());
+    let vars: usize = env.iter().chain(others).map(|(n, v)| n.len() + v.len() + 10).sum();
     let args: usize = match command {
         Command::Args(args) => args.iter().map(|a| a.len() + 9).sum(),
         Command::Shell(text) if text.len() <= MAX_INLINE => text.len(),

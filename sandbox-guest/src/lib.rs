@@ -67,7 +67,7 @@
 //!
 //! One more stream per guest, the control stream, carries signals: first to the command's process group, then to whoever holds its
 //! output or has its marker (the variable `__sbx_exec`) in the environment. If the client vanishes, its far end still kills each
-//! command at its limit.
+//! command at its limit, in the same way; what a command that ended in time left in the background it leaves alone.
 //!
 //! # How a file travels
 //!

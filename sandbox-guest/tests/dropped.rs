@@ -93,7 +93,7 @@ async fn orders_outlive_the_control_stream() {
     let dir = tempfile::tempdir().unwrap();
     let (guest, carrier) = Bare::default().guest(dir.path());
     let (processes, shells) = started(&guest, MARK, 40).await;
-    until("all of them", Duration::from_secs(10), || marked(MARK) == 80).await;
+    until("all of them", Duration::from_secs(30), || marked(MARK) == 80).await;
     // What runs no command has the control stream.
     let others =
         || carrier.pids.lock().unwrap().iter().copied().filter(|pid| !shells.contains(pid)).collect::<Vec<_>>();
@@ -103,7 +103,7 @@ async fn orders_outlive_the_control_stream() {
     sleep(Duration::from_millis(300)).await;
     assert_eq!(marked(MARK), 80, "somebody else has killed them");
     signal("KILL", control);
-    until("their death", Duration::from_secs(10), || marked(MARK) == 0).await;
+    until("their death", Duration::from_secs(30), || marked(MARK) == 0).await;
 }
 
 /// A connection that is cut says nothing inside: the shell that waits for content is told to give up.

@@ -189,12 +189,13 @@ async fn a_non_blocking_flag_left_on_stdout_harms_nobody() {
 #[tokio::test]
 async fn what_is_too_much_for_the_kernel_is_refused_before_anything_is_made() {
     let dir = tempfile::tempdir().unwrap();
-    let env = |count: usize| {
-        let one = |env: Env, i| env.with(format!("V{i}"), "x".repeat(100_000)).unwrap();
+    let named = |name: &str, count: usize| {
+        let one = |env: Env, i| env.with(format!("{name}{i}"), "x".repeat(100_000)).unwrap();
         (0..count).fold(Env::new(), one)
     };
+    let env = |count| named("OF_THE_CALL", count);
     let args = |count: usize| std::iter::once("true".to_owned()).chain(vec!["x".repeat(100_000); count]);
-    let (guest, carrier) = Bare::default().guest_with(dir.path(), |c| c.with_env(env(9)));
+    let (guest, carrier) = Bare::default().guest_with(dir.path(), |c| c.with_env(named("OF_THE_SANDBOX", 9)));
     let opened = || carrier.opened.load(std::sync::atomic::Ordering::Relaxed);
     let refused = [
         ExecRequest::shell("true").with_env(env(10)),
@@ -212,10 +213,39 @@ async fn what_is_too_much_for_the_kernel_is_refused_before_anything_is_made() {
         }
     }
     assert_eq!(opened(), 0, "nothing was started for them");
-    for request in [ExecRequest::shell("true").with_env(env(8)), ExecRequest::args(args(4)).with_env(env(4))] {
+    // What is set again is replaced, not added.
+    let replaced = ExecRequest::args(args(8)).with_env(named("OF_THE_SANDBOX", 9));
+    for request in [ExecRequest::shell("true").with_env(env(8)), ExecRequest::args(args(4)).with_env(env(4)), replaced]
+    {
         let result = run_request(&guest, request).await;
         assert_eq!((result.exit_code, result.stderr.bytes.as_ref()), (0, &b""[..]));
     }
+}
+
+/// Whatever variables there are, also those for which another program stands between the shell and the command.
+#[tokio::test]
+async fn no_part_of_a_command_is_taken_for_a_variable() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, text) in [("x=1", "printf '%s,' right \"$@\""), ("evil", "echo wrong")] {
+        let path = dir.path().join(name);
+        std::fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let (guest, _) = Bare::default().guest(dir.path());
+    let mut missing = Vec::new();
+    for env in [Env::new(), Env::new().with("LANG", "C.UTF-8").unwrap(), Env::new().with("UID", "x=y").unwrap()] {
+        let request = |words: &[&str]| ExecRequest::args(words.iter().copied()).with_env(env.clone());
+        let result = run_request(&guest, request(&["./x=1", "./evil", "a=b", "-n"])).await;
+        assert_eq!((result.exit_code, &*result.stdout.to_string_lossy()), (0, "right,./evil,a=b,-n,"), "{env:?}");
+        let result = run_request(&guest, request(&["printf", "%s,", "a=b", "c"])).await;
+        assert_eq!(&*result.stdout.to_string_lossy(), "a=b,c,", "{env:?}");
+        for program in ["no-such-program", "./no=such", "no=such", "/dev/null"] {
+            let result = run_request(&guest, request(&[program])).await;
+            missing.push((program, result.exit_code, result.stderr.to_string_lossy().into_owned()));
+        }
+    }
+    let (bare, others) = missing.split_at(4);
+    assert!(others.chunks(4).all(|chunk| chunk == bare), "the same words for each: {missing:?}");
 }
 
 /// What tells a result from a forgery is in nothing that a command can look up.

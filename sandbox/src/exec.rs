@@ -98,7 +98,9 @@ impl ExecRequest {
         Self::new(Command::Args(args.into_iter().map(|a| Bytes::from(a.into())).collect()))
     }
 
-    /// Adds variables for this command alone.
+    /// Adds variables for this command alone. With the sandbox's own variables that it does not set anew, and with its arguments, it must
+    /// have at most some 1.9 MB, which is what the kernel lets a program start with: more is refused as
+    /// [`ErrorKind::InvalidRequest`](crate::ErrorKind::InvalidRequest) by the call.
     #[must_use]
     pub fn with_env(mut self, env: Env) -> Self {
         self.env = env;

@@ -145,45 +145,47 @@ __sbx_feed() {
 
 # __sbx_exec BEGIN END MARKER KIND REOPEN INPUT WORKDIR ENVS SLOWS [NAME=VALUE...] COMMAND...
 # KIND: shell, long (a text that does not fit into an argument) or args. INPUT: whether requests' descriptor feeds the command.
+# Nothing begins where nobody hears of it: the client is gone.
 __sbx_exec() {
-    local begin=$1 end=$2 marker=$3 kind=$4 reopen=$5 input=$6 workdir=$7 envs=$8 slows=$9 pid code before near
+    local __sbx_begin=$1 __sbx_end=$2 __sbx_marker=$3 __sbx_kind=$4 __sbx_reopen=$5 __sbx_input=$6 __sbx_workdir=$7 __sbx_envs=$8 __sbx_slows=$9
+    local __sbx_pid __sbx_code __sbx_before __sbx_near
     shift 9
-    if [[ ! -d $workdir ]]; then
-        printf '%sB0000' "$begin" >&8
-        printf '%sB0000' "$begin"
+    if [[ ! -d $__sbx_workdir ]]; then
+        printf '%sB0000' "$__sbx_begin" >&8
+        printf '%sB0000' "$__sbx_begin"
         # Something that is no directory stands there, or above it; else there is nothing.
-        near=$workdir
-        while [[ $near && ! -e $near && ! -L $near ]]; do near=${near%/*}; done
-        [[ ! $near || -d $near ]] && code=n || code=d
-        __sbx_end "$end" "w $code"
+        __sbx_near=$__sbx_workdir
+        while [[ $__sbx_near && ! -e $__sbx_near && ! -L $__sbx_near ]]; do __sbx_near=${__sbx_near%/*}; done
+        [[ ! $__sbx_near || -d $__sbx_near ]] && __sbx_code=n || __sbx_code=d
+        __sbx_end "$__sbx_end" "w $__sbx_code"
         return
     fi
-    before=(/proc/[0-9]*)
-    printf '%sB0000' "$begin" >&8
-    printf '%sB0000' "$begin"
-    if [[ $input ]]; then exec 9< <(__sbx_feed 8>&-); else exec 9</dev/null; fi
+    __sbx_before=(/proc/[0-9]*)
+    printf '%sB0000' "$__sbx_begin" >&8
+    printf '%sB0000' "$__sbx_begin" || exit 0
+    if [[ $__sbx_input ]]; then exec 9< <(__sbx_feed 8>&-); else exec 9</dev/null; fi
     set -m
-    if [[ $reopen ]]; then
+    if [[ $__sbx_reopen ]]; then
         __sbx_child "$@" <&9 >/proc/self/fd/1 2>/proc/self/fd/8 8>&- 9<&- &
     else
         __sbx_child "$@" <&9 2>&8 8>&- 9<&- &
     fi
     set +m
-    pid=$!
+    __sbx_pid=$!
     exec 9<&-
     while :; do
-        wait "$pid"
-        code=$?
-        ((code > 128)) && kill -0 "$pid" && continue
+        wait "$__sbx_pid"
+        __sbx_code=$?
+        ((__sbx_code > 128)) && kill -0 "$__sbx_pid" && continue
         break
     done
     __sbx_last=(/proc/[0-9]*)
-    if [[ ${before[*]} != "${__sbx_last[*]}" ]]; then
+    if [[ ${__sbx_before[*]} != "${__sbx_last[*]}" ]]; then
         __sbx_seen=()
-        for pid in "${before[@]}"; do __sbx_seen[$pid]=1; done
-        if __sbx_stragglers; then __sbx_retire "$end" "x $code 1"; fi
+        for __sbx_pid in "${__sbx_before[@]}"; do __sbx_seen[$__sbx_pid]=1; done
+        if __sbx_stragglers; then __sbx_retire "$__sbx_end" "x $__sbx_code 1"; fi
     fi
-    __sbx_end "$end" "x $code 0"
+    __sbx_end "$__sbx_end" "x $__sbx_code 0"
 }
 
 # __sbx_startable NAME: ends this process if that program cannot be started, with the words and the code of a shell, but without a line of
@@ -212,34 +214,39 @@ __sbx_startable() {
     exit "$code"
 }
 
-# The command's process, from fork to exec. Sees the locals of __sbx_exec.
+# The command's process, from fork to exec. Sees the locals of __sbx_exec: in a function that is on the way here, no variable of a caller's may
+# have the name of a local.
 __sbx_child() {
     [[ $__sbx_heard ]] && exec {__sbx_heard}>&-
-    if ! cd -- "$workdir" 2>/dev/null; then
-        printf '%s: cannot be entered\n' "$workdir" >&2
+    if ! cd -- "$__sbx_workdir" 2>/dev/null; then
+        printf '%s: cannot be entered\n' "$__sbx_workdir" >&2
         exit 126
     fi
     unset OLDPWD SHLVL LC_ALL
-    export __sbx_exec="$marker"
-    ((envs)) && export "${@:1:envs}"
-    local slow=("${__sbx_slow[@]}" "${@:envs+1:slows}")
-    shift $((envs + slows))
-    if ((${#slow[@]})); then
-        slow=(/usr/bin/env -- "${slow[@]}")
-        [[ -x /usr/bin/env ]] || slow[0]=/bin/env
-    elif [[ $kind == args ]]; then
-        __sbx_startable "$1"
+    export __sbx_exec="$__sbx_marker"
+    ((__sbx_envs)) && export "${@:1:__sbx_envs}"
+    local __sbx_words=("${__sbx_slow[@]}" "${@:__sbx_envs+1:__sbx_slows}")
+    shift $((__sbx_envs + __sbx_slows))
+    [[ $__sbx_kind == args ]] && __sbx_startable "$1"
+    if ((${#__sbx_words[@]})); then
+        __sbx_words=(/usr/bin/env -- "${__sbx_words[@]}")
+        [[ -x /usr/bin/env ]] || __sbx_words[0]=/bin/env
+        if [[ $__sbx_kind == args && $1 == *=* ]]; then
+            # It would be taken for one more variable: somebody else starts it, who changes nothing either.
+            [[ -x /usr/bin/nice ]] && __sbx_words+=(/usr/bin/nice) || __sbx_words+=(/bin/nice)
+            __sbx_words+=(-n 0 --)
+        fi
     fi
     # Last, since they would change this shell; no other variable has one of their names. A locale that the image does not have is the
     # command's to complain about.
     { ((${#__sbx_keep[@]})) && export "${__sbx_keep[@]}"; } 2>/dev/null
-    case $kind in
-    shell) exec -- "${slow[@]}" /bin/bash -c "$1" ;;
-    args) exec -- "${slow[@]}" "$@" ;;
+    case $__sbx_kind in
+    shell) exec -- "${__sbx_words[@]}" /bin/bash -c "$1" ;;
+    args) exec -- "${__sbx_words[@]}" "$@" ;;
     long)
         # shellcheck disable=SC2016 # for the inner shell to expand
         # The text comes through a pipe; the last character keeps newlines at its end alive.
-        exec -- "${slow[@]}" /bin/bash -c '__sbx_text=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -p cat <&9 && printf x); exec 9<&-; __sbx_text=${__sbx_text%x}; eval "unset __sbx_text; $__sbx_text"' \
+        exec -- "${__sbx_words[@]}" /bin/bash -c '__sbx_text=$(PATH=/usr/sbin:/usr/bin:/sbin:/bin command -p cat <&9 && printf x); exec 9<&-; __sbx_text=${__sbx_text%x}; eval "unset __sbx_text; $__sbx_text"' \
             9< <(printf %s "$1")
         ;;
     esac
@@ -248,8 +255,8 @@ __sbx_child() {
 
 # __sbx_main NONCE: says READY and serves requests until there are no more.
 __sbx_main() {
-    local ready="$$ ${__sbx_self[21]}"
-    printf '%sR%04x%s' "$1" "${#ready}" "$ready"
+    local __sbx_ready="$$ ${__sbx_self[21]}"
+    printf '%sR%04x%s' "$1" "${#__sbx_ready}" "$__sbx_ready"
     while __sbx_next; do eval "$__sbx_req"; done
     exit 0
 }

@@ -212,30 +212,60 @@ __sbx_give_up() {
     for i in "${left[@]}"; do kill -KILL "${__sbx_shells[i]}"; done
 }
 
-# __sbx_watch CLIENT: the client is gone. Ends each of its commands at its limit, then returns.
-__sbx_watch() {
-    local p v up left limit
-    while :; do
-        left=
-        IFS=' .' read -r -a up </proc/uptime
-        for p in /proc/[0-9]*; do
-            [[ $p == "/proc/$$" ]] && continue
-            __sbx_environ "${p#/proc/}"
-            for v in "${__sbx_env[@]}"; do
-                [[ $v == "__sbx_exec=$1."* ]] || continue
-                limit=${v##*.}
-                [[ $limit =~ ^[1-9][0-9]{0,15}$ ]] || continue
-                __sbx_stat "${p#/proc/}"
-                [[ ${__sbx_fields[0]} == [ZX] || -z ${__sbx_fields[19]} ]] && continue
-                # Start times are in hundredths of a second.
-                if (((10#${up[0]}${up[1]} - __sbx_fields[19]) * 10 >= limit)); then
-                    ((__sbx_fields[2] > 1)) && kill -KILL -- "-${__sbx_fields[2]}"
-                    kill -KILL "${p#/proc/}"
-                fi
-                left=1
-            done
+# __sbx_heads CLIENT: finds the commands of that client which are under way: by marker, the process that leads one, its start, the shell
+# that waits for it, and that one's start. A shell that serves requests carries no marker, all that a command starts does.
+__sbx_heads() {
+    local p v parent group start
+    local -A marks=()
+    for p in /proc/[0-9]*; do
+        p=${p#/proc/}
+        [[ $p == "$$" ]] && continue
+        __sbx_environ "$p"
+        for v in "${__sbx_env[@]}"; do
+            [[ $v == __sbx_exec=* ]] && marks[$p]=${v#*=}
         done
-        [[ $left ]] || return
+    done
+    for p in "${!marks[@]}"; do
+        v=${marks[$p]}
+        [[ $v == "$1."* && $v =~ ^[0-9A-Za-z]+(\.[0-9A-Za-z]+)*\.[1-9][0-9]{0,15}$ && ! ${__sbx_head[$v]} ]] || continue
+        __sbx_stat "$p"
+        parent=${__sbx_fields[1]} group=${__sbx_fields[2]} start=${__sbx_fields[19]}
+        [[ $group == "$p" && $parent =~ ^[0-9]+$ && $parent != [01] && ! ${marks[$parent]} ]] || continue
+        __sbx_stat "$parent"
+        [[ ${__sbx_fields[19]} ]] && __sbx_head[$v]="$p $start $parent ${__sbx_fields[19]}"
+    done
+}
+
+# __sbx_watch CLIENT: the client is gone. Ends each of its commands that is under way at its limit, as the client would have, and leaves
+# alone what a command that ended in time has left behind. Returns once none has been under way for some seconds: what was asked for
+# last may begin a moment after the client is gone.
+__sbx_watch() {
+    local v up state now quiet=0
+    local -A __sbx_head=()
+    local -a of
+    while ((quiet++ < 8)); do
+        __sbx_heads "$1"
+        IFS=' .' read -r -a up </proc/uptime
+        # As start times, in hundredths of a second.
+        now=$((10#${up[0]}${up[1]}))
+        __sbx_serials=() __sbx_signals=() __sbx_shells=() __sbx_starts=() __sbx_markers=() __sbx_whos=()
+        for v in "${!__sbx_head[@]}"; do
+            # shellcheck disable=SC2206 # numbers; a here-string would need a writable directory in older shells
+            of=(${__sbx_head[$v]})
+            ((${#of[@]})) || continue
+            __sbx_stat "${of[0]}"
+            state=${__sbx_fields[0]}
+            if [[ ${__sbx_fields[19]} != "${of[1]}" || ${__sbx_fields[1]} != "${of[2]}" || $state == [ZX] ]]; then
+                # It has ended, or the shell that waits for it has.
+                __sbx_head[$v]=
+                continue
+            fi
+            quiet=0
+            (((now - of[1]) * 10 >= ${v##*.})) || continue
+            __sbx_serials+=(0) __sbx_signals+=(KILL) __sbx_whos+=(all)
+            __sbx_shells+=("${of[2]}") __sbx_starts+=("${of[3]}") __sbx_markers+=("$v")
+        done
+        ((${#__sbx_whos[@]})) && __sbx_carry_out
         IFS= read -r -t 1 -u "$__sbx_pause" v
     done
 }
