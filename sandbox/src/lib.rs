@@ -40,8 +40,8 @@
 //! # When the caller dies
 //!
 //! A command outlives the process that runs it, too: a dropped future kills it, a process that is killed cannot. One with a limit is killed
-//! at that limit, or up to two seconds later, by a watchdog inside the sandbox, which leaves alone what an ended one left in the background; one without runs on, unheard, until it ends, stands still on output that nobody reads, or
-//! goes with its sandbox. So give every command a limit. That holds for backends on `sandbox-guest`, as those above are.
+//! at that limit, or up to two seconds later, by a watchdog inside the sandbox, which leaves alone what an ended one left in the background;
+//! one without runs on, unheard, until it ends, stands still on output that nobody reads, or goes with its sandbox. So give every command a limit. That holds for backends on `sandbox-guest`, as those above are.
 //!
 //! # Errors
 //!
