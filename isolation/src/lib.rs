@@ -160,6 +160,7 @@ mod error_kind;
 mod event;
 mod exec;
 mod exec_stream;
+mod exec_wire;
 pub mod fake;
 mod grant;
 mod grant_parts;

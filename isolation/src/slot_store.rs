@@ -4,14 +4,17 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use crate::{
-    Effect, Error, ErrorKind, Grant, GrantKind, NodeFs, NodePath, NodeSpec, OpCtx, Operation, Result, SlotGuard,
-    SlotLocks, SlotName, SlotRef, Stop, mounts_below, run_blocking,
+    Effect, Error, ErrorKind, Grant, GrantKind, NodeFs, NodePath, NodeSpec, OpCtx, Operation, Reason, Result,
+    SlotGuard, SlotLocks, SlotName, SlotRef, Stop, mounts_below, run_blocking,
 };
 
 const PREPARE: &str = "prepare the slot";
 
-/// The longest spec that is read back.
-const LIMIT: u64 = 16 << 20;
+/// The longest spec that is kept.
+const LIMIT: usize = 16 << 20;
+
+/// The longest that is read back: one with the grants of all that were cut short.
+const LIMIT_OF_ALL: usize = 4 * LIMIT;
 
 /// The slots of a backend below one directory: their roots, their specs, their locks.
 ///
@@ -148,7 +151,7 @@ impl SlotStore {
     ///
     /// # Errors
     ///
-    /// As `write`; [`ErrorKind::InvalidSlot`] if another slot is held, [`ErrorKind::Conflict`] if something is mounted into an unfinished
+    /// As `write`; [`ErrorKind::InvalidInput`] for a spec of more than 16 MiB, [`ErrorKind::InvalidSlot`] if another slot is held, [`ErrorKind::Conflict`] if something is mounted into an unfinished
     /// root, [`ErrorKind::Corrupt`] for an earlier spec that is none, [`ErrorKind::Io`]. With [`Effect::Partial`] once something may be changed;
     /// the same call may be repeated.
     pub async fn prepare(
@@ -178,7 +181,14 @@ impl SlotStore {
     ) -> Result<bool> {
         let (slot, own) = (&spec.slot, NodeFs::open(&self.dir)?);
         let spec = in_order(spec);
-        let text = |spec: &NodeSpec| serde_json::to_vec_pretty(spec).map_err(|cause| self.corrupt(slot, cause));
+        let text = |spec: &NodeSpec, limit| {
+            let text = serde_json::to_vec_pretty(spec).map_err(|cause| self.corrupt(slot, cause))?;
+            if text.len() > limit {
+                return Err(Error::rejected(ErrorKind::InvalidInput, "spec", b"", Reason::TooLong));
+            }
+            Ok(text)
+        };
+        let finished = text(&spec, LIMIT)?;
         let (mark, changing) = (NodePath::new(format!("/{slot}.json"))?, NodePath::new(format!("/{slot}.changing"))?);
         let (before, unfinished) = (self.kept(&own, slot, &mark)?, self.kept(&own, slot, &changing)?);
         if unfinished.is_none() && before.as_ref() == Some(&spec) {
@@ -194,14 +204,14 @@ impl SlotStore {
                 }
                 (Some(before), unfinished) => {
                     let left = unfinished.map(|left| left.grants).unwrap_or_default();
-                    own.write_atomic(&changing, 0o644, &text(&with_more(&spec, &left))?)?;
+                    own.write_atomic(&changing, 0o644, &text(&with_more(&spec, &left), LIMIT_OF_ALL)?)?;
                     Some(with_more(&before, &left))
                 }
             };
             write(&NodeFs::open_itself(&self.root_dir(slot))?, before.as_ref(), stop)?;
             // What nobody waited for to the end is not called finished.
             stop.check()?;
-            own.write_atomic(&mark, 0o644, &text(&spec)?)?;
+            own.write_atomic(&mark, 0o644, &finished)?;
             own.remove(&changing)
         };
         change().map_err(|error| error.with_effect(Effect::Partial))?;
@@ -213,7 +223,9 @@ impl SlotStore {
         if own.metadata(file)?.is_none() {
             return Ok(None);
         }
-        serde_json::from_slice(&own.read(file, LIMIT)?).map(Some).map_err(|cause| self.corrupt(slot, cause))
+        serde_json::from_slice(&own.read(file, LIMIT_OF_ALL as u64)?)
+            .map(Some)
+            .map_err(|cause| self.corrupt(slot, cause))
     }
 
     fn corrupt(&self, slot: &SlotName, cause: serde_json::Error) -> Error {

@@ -64,6 +64,21 @@ fn the_mark_comes_last_and_goes_first() {
     assert_eq!(prepare(&store, &spec(&[]), fill).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
+#[test]
+fn a_spec_that_could_not_be_read_back_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, slot) = (SlotStore::new(dir.path()), SlotName::new("kube1").unwrap());
+    let long = |bytes| spec(&[]).with_version("1".repeat(bytes));
+    let error = prepare(&store, &long(LIMIT), |_, _| unreachable!()).unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::InvalidInput, Some(Reason::TooLong)));
+    assert_eq!((error.effect(), names(dir.path())), (Effect::None, Vec::new()));
+    // The longest that is kept is read back.
+    for changed in [true, false] {
+        assert_eq!(prepare(&store, &long(LIMIT - 100), |_, _| Ok(())).unwrap(), changed);
+    }
+    remove(&store, &slot).unwrap();
+}
+
 #[tokio::test]
 async fn what_was_never_prepared_is_not_touched() {
     let dir = tempfile::tempdir().unwrap();

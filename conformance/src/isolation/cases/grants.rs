@@ -256,6 +256,7 @@ async fn invalid(bed: B) -> Outcome {
         Grant::library_path(Purpose::HostMount, host("/usr/lib")?),
         Grant::mount(Purpose::HostMount, host("/usr")?).with_target(node_path!("/mnt/a:b")),
         Grant::mount(Purpose::HostMount, host("/usr")?).with_target(node_path!("/mnt/a\n[Service]")),
+        Grant::mount(Purpose::HostMount, host("/usr")?).with_target(NodePath::root()),
     ] {
         let step = format!("preparing with {bad:?}");
         let spec = bed.spec(&bed.a()).with_grants([&good[..], &[bad][..]].concat());
