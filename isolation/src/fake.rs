@@ -315,7 +315,7 @@ impl Backend for FakeBackend {
         ctx.bound("look at the slot", async {
             self.enter(Operation::Status, slot.slot()).await?;
             match &self.stateful {
-                Some(stateful) => stateful.status(slot.slot()),
+                Some(stateful) => stateful.status(slot.slot()).await,
                 None => Ok(self.status.clone()),
             }
         })
@@ -344,7 +344,7 @@ impl Backend for FakeBackend {
             self.enter(Operation::Exec, slot).await?;
             spec.validate()?;
             match &self.stateful {
-                Some(stateful) => stateful.exec_stream(slot, spec),
+                Some(stateful) => stateful.exec_stream(slot, spec).await,
                 None => Ok(ExecStream::new(tokio::io::sink(), tokio::io::empty(), tokio::io::empty(), async {
                     Ok(ExecStatus::Exited(0))
                 })),
@@ -358,7 +358,7 @@ impl Backend for FakeBackend {
         ctx.bound("open a log", async {
             self.enter(Operation::Logs, slot).await?;
             let stream = match &self.stateful {
-                Some(stateful) => stateful.logs(slot, options)?,
+                Some(stateful) => stateful.logs(slot, options).await?,
                 None => LogStream::from_reader(std::io::Cursor::new(self.log.clone()), |_| async { Ok(()) }),
             };
             Ok(stream.with_cancel(ctx.cancel()))

@@ -109,7 +109,8 @@
 //! [`SlotStore::lifecycle`] has this shape, for every call but `prepare`. Not to be able to look is an error, never "was not prepared". The
 //! work may be dropped at any `await`, and the same call must then succeed. Copying and removing trees block: [`run_blocking`] keeps them
 //! off the runtime, and the slot stays held until such work has ended if a clone of the [`SlotGuard`] is moved into it, as [`SlotStore`]
-//! does. What was started comes up again with the host: `start` says so to whatever starts things there, and `stop` takes it back. Validate the spec first, give every grant a
+//! does. What was started comes up again with the host: `start` says so to whatever starts things there, and `stop` takes it back. Where that is
+//! your own program, [`SlotStore::lifecycle`] has kept it, and [`SlotStore::comes_up`] tells at boot. Validate the spec first, give every grant a
 //! place in the [`PrepareReport`], ask [`mounts_below`] before a tree is removed, and say with [`Error::with_effect`] when
 //! something was changed before a failure.
 //!

@@ -129,7 +129,7 @@ impl Requirements {
         self
     }
 
-    /// Checks that every declared program resolves, as `prepare` does before it changes anything.
+    /// Checks that every declared program resolves, as `prepare` does before it changes anything. Blocks.
     ///
     /// # Errors
     ///
