@@ -170,6 +170,13 @@ impl FakeBackend {
         }
     }
 
+    /// Writes a line to the journal of a stateful fake's host, as one of the host's own units: no slot's log shows it.
+    pub fn emit_host(&self, unit: &str, line: &str) {
+        if let Some(stateful) = &self.stateful {
+            stateful.emit_host(unit, line);
+        }
+    }
+
     /// The next log of a stateful fake ends by itself with a failed command that said `stderr`.
     pub fn break_next_log(&self, stderr: &str) {
         if let Some(stateful) = &self.stateful {
@@ -343,12 +350,13 @@ impl Backend for FakeBackend {
             self.shared().execs.push(spec.clone());
             self.enter(Operation::Exec, slot).await?;
             spec.validate()?;
-            match &self.stateful {
-                Some(stateful) => stateful.exec_stream(slot, spec).await,
-                None => Ok(ExecStream::new(tokio::io::sink(), tokio::io::empty(), tokio::io::empty(), async {
+            let stream = match &self.stateful {
+                Some(stateful) => stateful.exec_stream(slot, spec).await?,
+                None => ExecStream::new(tokio::io::sink(), tokio::io::empty(), tokio::io::empty(), async {
                     Ok(ExecStatus::Exited(0))
-                })),
-            }
+                }),
+            };
+            Ok(stream.with_cancel(ctx.cancel()))
         })
         .await
     }

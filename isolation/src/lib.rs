@@ -117,7 +117,7 @@
 //! **5. Write the calls that look**: `status`, `exec`, `exec_stream`, `logs`. They run under [`OpCtx::bound`] and take no
 //! lock. `exec` begins with [`ExecSpec::validate`], which [`HostCommand::of`] does; a non-zero exit is a value. A journal is a command given
 //! to [`start_log_stream`], a reader given to [`LogStream::from_reader`], or a [`Journal`] in memory, whose streams get the call's
-//! cancel by [`LogStream::with_cancel`].
+//! cancel by [`LogStream::with_cancel`]; a command that is talked to gets it by [`ExecStream::with_cancel`], since the call has returned by then.
 //!
 //! **6. Be honest in [`Requirements`]**: every program you run, every path you write, every unit to start after. `prepare`
 //! refuses a host that lacks a program ([`Requirements::check_commands`]), and [`preflight`] says so beforehand.

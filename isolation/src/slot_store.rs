@@ -187,6 +187,9 @@ impl SlotStore {
     /// too: any of them may be in the root. The spec that is kept is in order: first the mounts as they were configured, then what is
     /// discovered, sorted.
     ///
+    /// A [`RootfsSource`](crate::RootfsSource) is unpacked by it with `tokio::runtime::Handle::current().block_on(source.unpack(&ctx, root))`
+    /// where there was no spec before; its identity is not in the spec, so a backend whose source may change keeps that itself.
+    ///
     /// All of this happens on a thread of its own, as by [`run_blocking`]: a call that is cut short leaves an unfinished preparation, and the
     /// slot stays held until the thread has left it. Ask the [`Stop`] where `write` takes long.
     ///

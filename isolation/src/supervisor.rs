@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use self::marked::MARK;
 use crate::blocking::on_thread;
@@ -20,6 +20,9 @@ use crate::{
     Cancel, Effect, Error, ErrorKind, ExecOutput, ExecStatus, ExecStream, HostCommand, HostRunner, Journal, NodeFs,
     NodePath, OpCtx, Result, SlotName, SlotPair, SlotState, Status, SystemRunner,
 };
+
+/// How long one that tidies up may wait for another that does, too.
+const TIDY: Duration = Duration::from_secs(1);
 
 const RUN: &str = "run a command in the node";
 
@@ -144,8 +147,8 @@ impl Supervisor {
 
     /// Removes the directory's file once nothing needs it any more: no slot, and no process of an earlier supervisor.
     async fn tidy(&self) {
-        // A start that is under way needs it.
-        let Ok(mut clean) = Arc::clone(&self.clean).try_lock_owned() else { return };
+        // A start that is under way needs it, and is not waited for.
+        let Ok(mut clean) = timeout(TIDY, Arc::clone(&self.clean).lock_owned()).await else { return };
         if !self.nodes.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return;
         }
@@ -275,8 +278,8 @@ impl Supervisor {
         }
     }
 
-    /// Forgets a slot that was stopped, its journal included, as when it is destroyed. One that runs is killed. A dropped future has forgotten
-    /// it, too.
+    /// Forgets a slot that was stopped, its journal included, as when it is destroyed. One that runs is killed. A dropped future can be
+    /// repeated: call this before the slot's files are removed, since whoever repeats a removal may find no slot any more.
     pub async fn forget(&self, slot: &SlotName) {
         let node = self.nodes().remove(slot);
         self.journal.forget(slot);

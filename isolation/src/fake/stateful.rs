@@ -53,6 +53,10 @@ impl Stateful {
         self.nodes.journal().write(slot, unit, line);
     }
 
+    pub(super) fn emit_host(&self, unit: &str, line: &str) {
+        self.nodes.journal().write_host(unit, line);
+    }
+
     pub(super) fn break_next_log(&self, stderr: &str) {
         *self.broken_log.lock().unwrap_or_else(PoisonError::into_inner) = Some(stderr.to_owned());
     }
@@ -196,11 +200,11 @@ impl Stateful {
         let held = self.slots.lock(ctx, slot).await?;
         self.manager()?;
         self.down(slot).await?;
+        // First, since whoever repeats a removal that was cut short may find no slot any more.
+        self.nodes.forget(slot).await;
         self.slots.remove(ctx, held.clone()).await?;
         let (dir, file) = (self.slots.dir().to_owned(), NodePath::root().join(format!("{slot}.conf"))?);
-        on_thread("remove the configuration", move || NodeFs::open(dir)?.remove(&file)).await?;
-        self.nodes.forget(slot).await;
-        Ok(())
+        on_thread("remove the configuration", move || NodeFs::open(dir)?.remove(&file)).await
     }
 
     pub(super) async fn status(&self, slot: &SlotName) -> Result<Status> {
