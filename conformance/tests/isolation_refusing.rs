@@ -3,136 +3,28 @@
 
 mod fake;
 
-use std::any::Any;
 use std::sync::Arc;
 
-use conformance::isolation::{Caps, Fault, Footprint, Harness, Setup};
+use conformance::isolation::mutants::hooks::{self, Hooks};
+use conformance::isolation::{Caps, Setup};
 use conformance::{Options, Report, Verdict};
-use isolation::{
-    Backend, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, Grant, GrantKind, LogOptions, LogStream, Mode,
-    NodeRoot, NodeSpec, OpCtx, PrepareReport, Requirements, Result, SlotName, SlotPair, SlotRef, Status, async_trait,
-};
+use isolation::{Error, ErrorKind, Grant, GrantKind};
 
 /// The fake, which refuses some grants, in a harness that claims only what it is told to.
-#[derive(Clone)]
-struct Refusing {
-    harness: Arc<dyn Harness>,
-    backend: Arc<dyn Backend>,
-    refuses: fn(&Grant) -> bool,
-    claims: fn(&mut Caps),
-}
-
-impl std::fmt::Debug for Refusing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Refusing").field(&self.backend).finish()
-    }
-}
-
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Backend for Refusing {
-    fn mode(&self) -> Mode {
-        self.backend.mode()
-    }
-
-    fn requirements(&self) -> Requirements {
-        self.backend.requirements()
-    }
-
-    async fn prepare(&self, ctx: &OpCtx, spec: &NodeSpec) -> Result<(Arc<dyn NodeRoot>, PrepareReport)> {
+fn setup(refuses: fn(&Grant) -> bool, claims: fn(&mut Caps)) -> Setup {
+    let prepare = move |inner: hooks::Inner, ctx, spec: isolation::NodeSpec| async move {
         // What is malformed is told as that first.
-        match spec.grants.iter().position(self.refuses) {
+        match spec.grants.iter().position(refuses) {
             Some(at) if spec.validate().is_ok() => {
                 Err(Error::new(ErrorKind::GrantUnsupported, "prepare the slot").with_index(at))
             }
-            _ => self.backend.prepare(ctx, spec).await,
+            _ => inner.backend().prepare(&ctx, &spec).await,
         }
-    }
-
-    async fn start(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        self.backend.start(ctx, slot).await
-    }
-
-    async fn stop(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        self.backend.stop(ctx, slot).await
-    }
-
-    async fn restart(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        self.backend.restart(ctx, slot).await
-    }
-
-    async fn destroy(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<()> {
-        self.backend.destroy(ctx, slot).await
-    }
-
-    async fn status(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<Status> {
-        self.backend.status(ctx, slot).await
-    }
-
-    async fn exec(&self, ctx: &OpCtx, slot: &dyn SlotRef, spec: &ExecSpec) -> Result<ExecOutput> {
-        self.backend.exec(ctx, slot, spec).await
-    }
-
-    async fn exec_stream(&self, ctx: &OpCtx, slot: &dyn SlotRef, spec: &ExecSpec) -> Result<ExecStream> {
-        self.backend.exec_stream(ctx, slot, spec).await
-    }
-
-    async fn logs(&self, ctx: &OpCtx, slot: &dyn SlotRef, options: &LogOptions) -> Result<LogStream> {
-        self.backend.logs(ctx, slot, options).await
-    }
-}
-
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl Harness for Refusing {
-    fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(self.clone())
-    }
-
-    fn mode(&self) -> Mode {
-        self.harness.mode()
-    }
-
-    fn caps(&self) -> Caps {
-        let mut caps = self.harness.caps();
-        (self.claims)(&mut caps);
-        caps
-    }
-
-    fn pair(&self) -> SlotPair {
-        self.harness.pair()
-    }
-
-    fn spec(&self, slot: &SlotName) -> NodeSpec {
-        self.harness.spec(slot)
-    }
-
-    async fn footprint(&self) -> Footprint {
-        self.harness.footprint().await
-    }
-
-    async fn rendered(&self, slot: &SlotName) -> String {
-        self.harness.rendered(slot).await
-    }
-
-    async fn emit_log(&self, slot: &SlotName, unit: &str, line: &str) {
-        self.harness.emit_log(slot, unit, line).await;
-    }
-
-    fn executed(&self) -> Vec<String> {
-        self.harness.executed()
-    }
-
-    async fn inject(&self, fault: Fault<'_>) -> Option<Box<dyn Any + Send>> {
-        self.harness.inject(fault).await
-    }
-}
-
-fn setup(refuses: fn(&Grant) -> bool, claims: fn(&mut Caps)) -> Setup {
-    Setup::new("refusing", move || async move {
-        let harness = fake::harness();
-        let backend = harness.backend();
-        Ok(Arc::new(Refusing { harness, backend, refuses, claims }) as Arc<dyn Harness>)
+    };
+    let hooks = Arc::new(Hooks::new().prepare(prepare).caps(claims));
+    Setup::new("refusing", move || {
+        let hooks = Arc::clone(&hooks);
+        async move { Ok(hooks::wrap(fake::harness(), hooks)) }
     })
 }
 

@@ -95,7 +95,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// - Preparing writes only below the declared writable paths.
     /// - The node root that `prepare` returns is that of the slot asked for.
     /// - Preparing again with an equal spec changes nothing and says so.
-    /// - Preparing again with other grants leaves exactly the new ones.
+    /// - Preparing again with other grants leaves exactly the new ones, and says that something changed.
     /// - A file written through the node root can be read inside, and the other way round.
     ///
     /// # Errors
@@ -197,6 +197,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - A command that is talked to reads and answers while it runs, and its status comes at the end.
     /// - Dropping the handle of a running command ends the command.
+    /// - When its call is cancelled, a command that is talked to ends inside too, also after the call has returned.
     /// - What `exec` refuses before it runs anything, `exec_stream` refuses with the same kind of error.
     ///
     /// # Errors

@@ -102,7 +102,11 @@ pub trait BackendExt: Backend {
                     let late = Error::timeout("wait for the node", begun.elapsed()).with_effect(Effect::None);
                     return Err(late.with_detail(format!("it was last {seen}")));
                 }
-                let status = self.status(ctx, slot).await?;
+                // Bounded here, too: what waits for a node ends whatever its backend does.
+                let status = match ctx.bound("look at the slot", self.status(ctx, slot)).await {
+                    Err(error) if error.kind() == ErrorKind::Timeout && ctx.remaining().is_zero() => continue,
+                    status => status?,
+                };
                 seen = format!("{} {}", status.state, status.detail);
                 match status.state {
                     SlotState::Absent => {
@@ -119,7 +123,7 @@ pub trait BackendExt: Backend {
                         Ready::SystemRunning => ExecSpec::new(["systemctl", "is-system-running"]),
                         Ready::Unit(unit) => ExecSpec::new(["systemctl", "is-active", "--", unit.as_str()]),
                     };
-                    match self.exec(ctx, slot, &probe).await {
+                    match ctx.bound("ask the node", self.exec(ctx, slot, &probe)).await {
                         Ok(output) if output.status.success() => return Ok(()),
                         // A node with one failed unit is degraded: it has settled all the same.
                         Ok(output) if *ready == Ready::SystemRunning && output.stdout_text() == "degraded" => {
@@ -149,7 +153,7 @@ pub trait BackendExt: Backend {
     ) -> impl Future<Output = Result<String>> + Send {
         async move {
             let options = options.clone().with_follow(false);
-            let stream = self.logs(ctx, slot, &options).await?;
+            let stream = ctx.bound("open a log", self.logs(ctx, slot, &options)).await?;
             let content = ctx.bound("read a log", stream.read_all(limit)).await;
             let content = content.map_err(|error| error.with_effect(Effect::None))?;
             Ok(String::from_utf8_lossy(&content).into_owned())
@@ -179,7 +183,8 @@ pub trait BackendExt: Backend {
     fn stats(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> impl Future<Output = Result<SlotStats>> + Send {
         async move {
             const READ: &str = "read what the slot uses";
-            let status = self.status(ctx, slot).await?;
+            let status =
+                ctx.bound(READ, self.status(ctx, slot)).await.map_err(|error| error.with_effect(Effect::None))?;
             let pid = match status.main_pid {
                 _ if status.state == SlotState::Absent => return Err(Error::new(ErrorKind::UnknownSlot, READ)),
                 _ if !status.running() => return Err(Error::new(ErrorKind::NotRunning, READ)),

@@ -83,19 +83,25 @@ pub async fn run_blocking<T: Send + 'static>(
 ) -> Result<T> {
     let stop = Stop::default();
     let _stop = SetOnDrop(stop.clone());
-    let joined = async {
-        let thread = tokio::task::spawn_blocking(move || {
-            stop.check()?;
-            work(&stop)
-        });
-        match thread.await.map_err(tokio::task::JoinError::try_into_panic) {
-            Ok(done) => done,
-            Err(Ok(panic)) => std::panic::resume_unwind(panic),
-            // The runtime is being shut down, and no thread has taken it up.
-            Err(Err(cause)) => Err(Error::new(ErrorKind::Cancelled, operation).because(cause)),
-        }
-    };
+    let joined = on_thread(operation, move || {
+        stop.check()?;
+        work(&stop)
+    });
     ctx.bound(operation, joined).await
+}
+
+/// Runs a short look at files or processes on a thread that may block. Whoever drops the future does not end it: what must not be given back
+/// before is moved into it.
+pub(crate) async fn on_thread<T: Send + 'static>(
+    operation: &str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await.map_err(tokio::task::JoinError::try_into_panic) {
+        Ok(done) => done,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        // The runtime is being shut down, and no thread has taken it up.
+        Err(Err(cause)) => Err(Error::new(ErrorKind::Cancelled, operation).because(cause)),
+    }
 }
 
 #[cfg(test)]

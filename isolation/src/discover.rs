@@ -1,15 +1,15 @@
 //! Finds what a node may want of its host: devices, driver libraries.
 //!
-//! Everything is read below a given root, `/` or a made-up one. What is found of each kind is sorted and free of
+//! Everything is read below a given root, `/` or a made-up one, whatever its links say ([`NodeFs`]: Linux 5.6 and later). What is found of each kind is sorted and free of
 //! duplicates, so that equal hosts render equal configuration. Nothing is changed: what a driver still has
 //! to create (`rdma_cm`, NVIDIA's nodes) is the embedder's to create before.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::{DeviceClass, DeviceRule, Grant, HostPath, MountGrant, NodePath, Purpose, Result};
+use crate::{DeviceClass, DeviceRule, Grant, HostPath, MountGrant, NodeFileKind, NodeFs, NodePath, Purpose, Result};
 
-/// No directory is listed further.
+/// A directory of more names is none.
 const MOST: usize = 100_000;
 
 /// Looks at a host below a root.
@@ -58,22 +58,32 @@ impl Discovery {
         all
     }
 
-    fn at(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
+    /// The host as it is, with its links as links of that host; nothing if it is no directory or the path is none.
+    fn at<T>(&self, path: &str, look: impl FnOnce(&NodeFs, &NodePath) -> Result<T>) -> Option<T> {
+        look(&NodeFs::open(&self.root).ok()?, &NodePath::new(path).ok()?).ok()
+    }
+
+    fn kind(&self, path: &str) -> Option<NodeFileKind> {
+        self.at(path, |host, path| host.followed(path)).map(|found| found.kind)
     }
 
     fn exists(&self, path: &str) -> bool {
-        self.at(path).metadata().is_ok()
+        self.kind(path).is_some()
+    }
+
+    /// Whether a node is there: something, and no directory.
+    fn is_node(&self, path: &str) -> bool {
+        self.kind(path).is_some_and(|kind| kind != NodeFileKind::Dir)
     }
 
     fn is_dir(&self, path: &str) -> bool {
-        self.at(path).is_dir()
+        self.kind(path) == Some(NodeFileKind::Dir)
     }
 
     /// The names in a directory that can stand in a grant.
     fn names(&self, dir: &str) -> BTreeSet<String> {
-        let Ok(entries) = std::fs::read_dir(self.at(dir)) else { return BTreeSet::new() };
-        entries.take(MOST).flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect()
+        let names = self.at(dir, |host, dir| host.read_dir(dir, MOST)).unwrap_or_default();
+        names.into_iter().filter_map(|name| name.into_string().ok()).collect()
     }
 
     fn devices(purpose: Purpose, paths: impl IntoIterator<Item = String>) -> Vec<Grant> {
@@ -105,7 +115,8 @@ impl Discovery {
             return Vec::new();
         }
         if form == InfinibandForm::Nodes {
-            return Self::devices(Purpose::HostDevice, names.iter().map(|name| format!("{DIR}/{name}")));
+            let nodes = names.iter().map(|name| format!("{DIR}/{name}"));
+            return Self::devices(Purpose::HostDevice, nodes.filter(|path| self.is_node(path)));
         }
         let mut rules = Vec::new();
         for (prefix, class) in [
@@ -129,7 +140,7 @@ impl Discovery {
     pub fn nvidia(&self) -> Vec<Grant> {
         let dirs = ["/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"];
         let names = self.names("/dev").into_iter().filter(|name| name.starts_with("nvidia"));
-        let nodes = names.map(|name| format!("/dev/{name}")).filter(|path| !self.is_dir(path));
+        let nodes = names.map(|name| format!("/dev/{name}")).filter(|path| self.is_node(path));
         let mut grants = Self::devices(Purpose::NvidiaDevice, nodes);
         for dir in dirs.into_iter().filter(|dir| self.is_dir(dir)) {
             let class = DeviceClass::new(&dir.replacen("/dev/", "char-", 1));
@@ -139,7 +150,7 @@ impl Discovery {
         }
         if !grants.is_empty() {
             let dri = self.names("/dev/dri").into_iter().map(|name| format!("/dev/dri/{name}"));
-            grants.extend(Self::devices(Purpose::NvidiaDevice, dri.filter(|path| !self.is_dir(path))));
+            grants.extend(Self::devices(Purpose::NvidiaDevice, dri.filter(|path| self.is_node(path))));
         }
         grants
     }
@@ -153,7 +164,7 @@ impl Discovery {
         let dri = dri.filter(|name| name.starts_with("card") || name.starts_with("renderD"));
         let nodes = dri.map(|name| format!("/dev/dri/{name}")).chain(["/dev/kfd".to_owned()]);
         let is_taken = |path: &String| taken.iter().any(|grant| grant.source().is_some_and(|s| s.as_str() == path));
-        let mut grants = Self::devices(Purpose::AmdDevice, nodes.filter(|path| !is_taken(path)));
+        let mut grants = Self::devices(Purpose::AmdDevice, nodes.filter(|path| self.is_node(path) && !is_taken(path)));
         for path in ["/sys/class/kfd", "/sys/module/amdgpu"] {
             if let (true, Ok(source)) = (self.exists(path), HostPath::new(path)) {
                 grants.push(Grant::read_only_mount(Purpose::AmdSysfs, source));
@@ -185,7 +196,7 @@ impl Discovery {
     fn real_dir(&self, path: &str) -> Option<String> {
         let mut path = path.to_owned();
         for _ in 0..40 {
-            let Ok(to) = std::fs::read_link(self.at(&path)) else { break };
+            let Some(to) = self.at(&path, |host, path| host.read_link(path)) else { break };
             let (dir, _) = path.rsplit_once('/')?;
             path = lexical(&Path::new(dir).join(to));
         }

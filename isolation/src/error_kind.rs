@@ -118,6 +118,8 @@ pub enum Reason {
     NotNormal,
     /// The directory is the host's root.
     HostRoot,
+    /// The target is the root of the node.
+    NodeRoot,
     /// The value names nothing this version knows.
     Unknown,
     /// The mode has no entry in the mode table.
@@ -157,6 +159,7 @@ impl fmt::Display for Reason {
             Self::Traversal => "has a `..` component",
             Self::NotNormal => "is not in its normal form",
             Self::HostRoot => "is the root of the host",
+            Self::NodeRoot => "is the root of the node",
             Self::Unknown => "is not known",
             Self::NotCompiledIn => "is not part of this program",
             Self::NeedsOptIn => "must be opted into",

@@ -73,6 +73,7 @@ impl fmt::Display for OpId {
 
 /// One thing that happened during a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Event {
     /// The call it belongs to.

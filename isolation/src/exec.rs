@@ -231,8 +231,10 @@ impl From<std::process::ExitStatus> for ExecStatus {
 }
 
 /// What a command left behind: a non-zero exit is data, not an error.
+///
+/// The result that a Go program has written, which exists only for success, is read as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "crate::exec_wire::Either")]
 #[non_exhaustive]
 pub struct ExecOutput {
     /// How it ended.
@@ -332,6 +334,10 @@ mod tests {
             (ExecSpec::new(["a"]).with_env("K=", "x"), "env", Reason::Character),
             (ExecSpec::new(["a"]).with_env("K", "\0"), "env", Reason::Nul),
             (ExecSpec::new(["a"]).with_user(""), "user", Reason::Empty),
+            (ExecSpec::new(["a"]).with_env("K\0", "x"), "env", Reason::Nul),
+            (ExecSpec::new(["a"]).with_user("a\0"), "user", Reason::Nul),
+            (ExecSpec::new(["a"]).with_user("a\nb"), "user", Reason::Character),
+            (ExecSpec::new(["a"]).with_user("a:b"), "user", Reason::Character),
             (ExecSpec::new(["a"]).with_user("-x"), "user", Reason::FirstCharacter),
             (ExecSpec::new(["a"]).with_user("a b"), "user", Reason::Character),
         ];
@@ -356,6 +362,11 @@ mod tests {
         let json = serde_json::to_string(&output).unwrap();
         assert_eq!(json, r#"{"status":{"signaled":9},"stdout":[254],"stderr":"","truncated":false}"#);
         assert_eq!(serde_json::from_str::<ExecOutput>(&json).unwrap(), output);
+        let go: ExecOutput = serde_json::from_str(r#"{"Stdout":"ok"}"#).unwrap();
+        assert_eq!(go, ExecOutput::new(ExecStatus::Exited(0)).with_stdout("ok"));
+        for bad in [r#"{"stdout":"ok"}"#, "{}", r#"{"Stdout":"ok","Status":1}"#] {
+            assert!(serde_json::from_str::<ExecOutput>(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -170,6 +170,13 @@ impl FakeBackend {
         }
     }
 
+    /// Writes a line to the journal of a stateful fake's host, as one of the host's own units: no slot's log shows it.
+    pub fn emit_host(&self, unit: &str, line: &str) {
+        if let Some(stateful) = &self.stateful {
+            stateful.emit_host(unit, line);
+        }
+    }
+
     /// The next log of a stateful fake ends by itself with a failed command that said `stderr`.
     pub fn break_next_log(&self, stderr: &str) {
         if let Some(stateful) = &self.stateful {
@@ -315,7 +322,7 @@ impl Backend for FakeBackend {
         ctx.bound("look at the slot", async {
             self.enter(Operation::Status, slot.slot()).await?;
             match &self.stateful {
-                Some(stateful) => stateful.status(slot.slot()),
+                Some(stateful) => stateful.status(slot.slot()).await,
                 None => Ok(self.status.clone()),
             }
         })
@@ -343,12 +350,13 @@ impl Backend for FakeBackend {
             self.shared().execs.push(spec.clone());
             self.enter(Operation::Exec, slot).await?;
             spec.validate()?;
-            match &self.stateful {
-                Some(stateful) => stateful.exec_stream(slot, spec),
-                None => Ok(ExecStream::new(tokio::io::sink(), tokio::io::empty(), tokio::io::empty(), async {
+            let stream = match &self.stateful {
+                Some(stateful) => stateful.exec_stream(slot, spec).await?,
+                None => ExecStream::new(tokio::io::sink(), tokio::io::empty(), tokio::io::empty(), async {
                     Ok(ExecStatus::Exited(0))
-                })),
-            }
+                }),
+            };
+            Ok(stream.with_cancel(ctx.cancel()))
         })
         .await
     }
@@ -358,7 +366,7 @@ impl Backend for FakeBackend {
         ctx.bound("open a log", async {
             self.enter(Operation::Logs, slot).await?;
             let stream = match &self.stateful {
-                Some(stateful) => stateful.logs(slot, options)?,
+                Some(stateful) => stateful.logs(slot, options).await?,
                 None => LogStream::from_reader(std::io::Cursor::new(self.log.clone()), |_| async { Ok(()) }),
             };
             Ok(stream.with_cancel(ctx.cancel()))

@@ -105,8 +105,8 @@ impl std::fmt::Display for GrantKind {
 /// | `DeviceClass` | a class | | host-device, nvidia-device |
 /// | `LibraryPath` | source, always read-only | target | nvidia-lib-dir, nvidia-i386-lib-dir |
 ///
-/// What a variant can't rule out (a purpose that does not go with it) the constructors and
-/// [`validate`](Self::validate) do. JSON has one flat object per grant; what an older Go agent wrote is
+/// What a variant can't rule out (a purpose that does not go with it, a target that would replace the root of the node)
+/// [`validate`](Self::validate) does, and so does reading JSON. JSON has one flat object per grant; what an older Go agent wrote is
 /// read as well.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -322,6 +322,9 @@ impl Grant {
         {
             let text = String::from_utf8_lossy(target.as_bytes());
             HostPath::new(&text).map_err(|error| error.with_field("target"))?;
+        }
+        if self.target().is_some_and(|target| target.is_root()) {
+            return Err(reject("target", "/", Reason::NodeRoot));
         }
         Ok(())
     }

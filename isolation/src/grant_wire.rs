@@ -200,6 +200,13 @@ mod tests {
             (json!({"kind": "mount", "purpose": "host-mount", "source": "/a:b"}), "source", Character),
             (json!({"kind": "mount", "purpose": "host-mount", "source": "/a", "target": "/b%"}), "target", Character),
             (json!({"kind": "mount", "purpose": "host-mount", "source": "/a", "target": "b"}), "target", NotAbsolute),
+            (json!({"kind": "mount", "purpose": "host-mount", "source": "/a", "target": "/"}), "target", NodeRoot),
+            (json!({"kind": "mount", "purpose": "host-mount", "source": "/"}), "target", NodeRoot),
+            (
+                json!({"kind": "device", "purpose": "host-device", "source": "/dev/x", "target": "/"}),
+                "target",
+                NodeRoot,
+            ),
             (
                 json!({"kind": "mount", "purpose": "host-mount", "source": "/dev/x", "device_allow": ["/etc"]}),
                 "device_allow",

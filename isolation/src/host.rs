@@ -65,10 +65,14 @@ impl HostCommand {
     ///
     /// # Errors
     ///
-    /// As [`ExecSpec::validate`].
+    /// As [`ExecSpec::validate`]; [`ErrorKind::Unsupported`] for a program whose name is not UTF-8.
     pub fn of(spec: &ExecSpec, root: &dyn NodeRoot) -> Result<Self> {
         spec.validate()?;
-        let program = spec.argv[0].to_string_lossy();
+        let Some(program) = spec.argv[0].to_str() else {
+            // Its name as text would be that of another program.
+            let unsupported = Error::new(ErrorKind::Unsupported, "run a command in the node");
+            return Err(unsupported.with_field("argv").with_index(0).with_detail("the program's name is no text"));
+        };
         let mut command = Self::new(program, &spec.argv[1..]).with_private_args().with_max_output(spec.max_output);
         command = command.with_env("HOME", "/root").with_env("LANG", "C.UTF-8").with_stdin(spec.stdin.clone());
         command.env.extend(spec.env.iter().cloned());
@@ -310,6 +314,9 @@ mod tests {
         let elsewhere = HostCommand::of(&spec.with_cwd(crate::node_path!("/etc")), &root).unwrap();
         assert_eq!(elsewhere.cwd.as_deref(), Some(Path::new("/m/etc")));
         assert!(HostCommand::of(&ExecSpec::new(["a\0b"]), &root).is_err());
+        let odd = std::os::unix::ffi::OsStrExt::from_bytes(b"/bin/\xff");
+        let error = HostCommand::of(&ExecSpec::new([<&std::ffi::OsStr>::clone(&odd)]), &root).unwrap_err();
+        assert_eq!((error.kind(), error.field(), error.index()), (ErrorKind::Unsupported, Some("argv"), Some(0)));
     }
 
     #[tokio::test]

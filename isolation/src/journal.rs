@@ -30,9 +30,12 @@ pub struct Journal {
     shared: Arc<Shared>,
 }
 
+/// By slot; those of the host have none.
+type Entries = HashMap<Option<SlotName>, VecDeque<(u64, LogEntry)>>;
+
 #[derive(Debug)]
 struct Shared {
-    slots: Mutex<HashMap<SlotName, VecDeque<(u64, LogEntry)>>>,
+    slots: Mutex<Entries>,
     /// What cursors begin with, so that none of another journal is taken for one of this.
     id: String,
     /// The number of the newest entry.
@@ -47,14 +50,23 @@ impl Default for Journal {
 }
 
 impl Journal {
-    fn slots(&self) -> MutexGuard<'_, HashMap<SlotName, VecDeque<(u64, LogEntry)>>> {
+    fn slots(&self) -> MutexGuard<'_, Entries> {
         self.shared.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a line as `unit` of a slot's node stack. One of more than 4 KiB becomes several entries.
-    pub fn write(&self, slot: &SlotName, unit: &str, mut line: &str) {
+    pub fn write(&self, slot: &SlotName, unit: &str, line: &str) {
+        self.put(Some(slot.clone()), unit, line);
+    }
+
+    /// Writes a line as `unit` of the host itself, which no slot's log shows.
+    pub fn write_host(&self, unit: &str, line: &str) {
+        self.put(None, unit, line);
+    }
+
+    fn put(&self, of: Option<SlotName>, unit: &str, mut line: &str) {
         let mut slots = self.slots();
-        let entries = slots.entry(slot.clone()).or_default();
+        let entries = slots.entry(of).or_default();
         let mut number = *self.shared.newest.borrow();
         loop {
             let mut end = line.len().min(LINE);
@@ -90,14 +102,14 @@ impl Journal {
 
     /// Drops the entries of a slot.
     pub fn forget(&self, slot: &SlotName) {
-        self.slots().remove(slot);
+        self.slots().remove(&Some(slot.clone()));
     }
 
     /// The first entries behind `number`, up to `last`, that fit, and the number to go on behind; whether that was all there is.
     fn behind(&self, slot: &SlotName, number: u64, last: u64, options: &LogOptions) -> (Vec<LogEntry>, u64, bool) {
         let slots = self.slots();
         let due = slots
-            .get(slot)
+            .get(&Some(slot.clone()))
             .into_iter()
             .flatten()
             .filter(|(at, entry)| (number + 1..=last).contains(at) && fits(entry, options));
@@ -111,7 +123,7 @@ impl Journal {
     /// The number behind which the last `lines` entries are that fit, or `number` if all behind that are no more.
     fn last(&self, slot: &SlotName, number: u64, lines: NonZeroU32, options: &LogOptions) -> u64 {
         let slots = self.slots();
-        let due = slots.get(slot).into_iter().flatten().rev().filter(|(_, entry)| fits(entry, options));
+        let due = slots.get(&Some(slot.clone())).into_iter().flatten().rev().filter(|(_, entry)| fits(entry, options));
         due.map(|(at, _)| *at).nth(lines.get() as usize - 1).map_or(number, |first| number.max(first - 1))
     }
 
@@ -175,6 +187,7 @@ mod tests {
         let (journal, slot) = (Journal::default(), SlotName::new("kube1").unwrap());
         let long = "x".repeat(5000);
         journal.copy(&slot, "a.service", format!("one\n\ntwo\n{long}").as_bytes()).await;
+        journal.write_host("b.service", "of the host");
         journal.write(&slot, "b.service", "of another");
         let all = |options: LogOptions| {
             let stream = journal.open(&slot, &options.with_format(LogFormat::Cat));
@@ -188,7 +201,7 @@ mod tests {
         other.write(&slot, "a.service", "of another journal");
         let strange = format!("{}1", other.shared.id);
         let own = |number: u64| format!("{}{number}", journal.shared.id);
-        for (cursor, lines) in [(own(5), 1), (own(6), 0), (own(7), 6), ("entry=5".to_owned(), 6), (strange, 6)] {
+        for (cursor, lines) in [(own(5), 1), (own(7), 0), (own(8), 6), ("entry=5".to_owned(), 6), (strange, 6)] {
             let after = LogOptions::default().with_after(Cursor::new(&cursor).unwrap());
             assert_eq!(all(after).await.lines().count(), lines, "{cursor}");
         }
@@ -219,7 +232,7 @@ mod tests {
         journal.forget(&slot);
         journal.write(&slot, "a.service", &"ü".repeat(LINE));
         journal.write(&slot, "a.service", "");
-        let entries: Vec<_> = journal.slots()[&slot].iter().map(|(_, entry)| entry.message.len()).collect();
+        let entries: Vec<_> = journal.slots()[&Some(slot)].iter().map(|(_, entry)| entry.message.len()).collect();
         assert_eq!(entries, [LINE, LINE, 0]);
     }
 }

@@ -109,14 +109,15 @@
 //! [`SlotStore::lifecycle`] has this shape, for every call but `prepare`. Not to be able to look is an error, never "was not prepared". The
 //! work may be dropped at any `await`, and the same call must then succeed. Copying and removing trees block: [`run_blocking`] keeps them
 //! off the runtime, and the slot stays held until such work has ended if a clone of the [`SlotGuard`] is moved into it, as [`SlotStore`]
-//! does. What was started comes up again with the host: `start` says so to whatever starts things there, and `stop` takes it back. Validate the spec first, give every grant a
+//! does. What was started comes up again with the host: `start` says so to whatever starts things there, and `stop` takes it back. Where that is
+//! your own program, [`SlotStore::lifecycle`] has kept it, and [`SlotStore::comes_up`] tells at boot. Validate the spec first, give every grant a
 //! place in the [`PrepareReport`], ask [`mounts_below`] before a tree is removed, and say with [`Error::with_effect`] when
 //! something was changed before a failure.
 //!
 //! **5. Write the calls that look**: `status`, `exec`, `exec_stream`, `logs`. They run under [`OpCtx::bound`] and take no
 //! lock. `exec` begins with [`ExecSpec::validate`], which [`HostCommand::of`] does; a non-zero exit is a value. A journal is a command given
 //! to [`start_log_stream`], a reader given to [`LogStream::from_reader`], or a [`Journal`] in memory, whose streams get the call's
-//! cancel by [`LogStream::with_cancel`].
+//! cancel by [`LogStream::with_cancel`]; a command that is talked to gets it by [`ExecStream::with_cancel`], since the call has returned by then.
 //!
 //! **6. Be honest in [`Requirements`]**: every program you run, every path you write, every unit to start after. `prepare`
 //! refuses a host that lacks a program ([`Requirements::check_commands`]), and [`preflight`] says so beforehand.
@@ -160,6 +161,7 @@ mod error_kind;
 mod event;
 mod exec;
 mod exec_stream;
+mod exec_wire;
 pub mod fake;
 mod grant;
 mod grant_parts;

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, sleep_until, timeout_at};
 
+use crate::blocking::on_thread;
 use crate::{Error, ErrorKind, OpCtx, Result, SlotName, SlotRef};
 
 /// How often a lock that another process holds is tried again.
@@ -53,28 +54,64 @@ impl SlotLocks {
             Arc::clone(tasks.entry(slot.clone()).or_default())
         };
         let busy = |pid| Error::new(ErrorKind::Busy, "take the slot").with_holder_pid(pid);
-        let task = tokio::select! {
-            biased;
-            () = ctx.cancel().cancelled() => return Err(Error::new(ErrorKind::Cancelled, "take the slot")),
-            guard = timeout_at(ctx.deadline(), task.lock_owned()) => {
-                guard.map_err(|_| busy(Some(std::process::id())))?
+        // Who was seen to hold it: a deadline that passes during a try is not told as if nobody knew why.
+        let mut holder = None;
+        let mut task = match Arc::clone(&task).try_lock_owned() {
+            Ok(free) => free,
+            Err(_) => {
+                holder = Some(Some(std::process::id()));
+                tokio::select! {
+                    biased;
+                    () = ctx.cancel().cancelled() => return Err(Error::new(ErrorKind::Cancelled, "take the slot")),
+                    free = timeout_at(ctx.deadline(), task.lock_owned()) => free.map_err(|_| busy(holder.flatten()))?,
+                }
             }
         };
+        if ctx.cancel().is_cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, "take the slot"));
+        }
         loop {
-            match self.try_lock(slot)? {
-                Ok(file) => {
-                    let held = Held { slot: slot.clone(), _file: file, path: self.path(slot), _task: task };
-                    return Ok(SlotGuard(Arc::new(held)));
+            let (locks, of) = (self.clone(), slot.clone());
+            // What was locked though nobody waits any more is given back there.
+            let tried = on_thread("take the slot", move || locks.hold(of, task));
+            let late = async {
+                match holder {
+                    Some(_) => sleep_until(ctx.deadline()).await,
+                    None => std::future::pending().await,
                 }
-                Err(pid) if ctx.remaining().is_zero() => return Err(busy(pid)),
-                Err(_) => tokio::select! {
-                    () = ctx.cancel().cancelled() => {
-                        return Err(Error::new(ErrorKind::Cancelled, "take the slot"));
-                    }
-                    () = sleep(RETRY.min(ctx.remaining())) => {}
-                },
+            };
+            let tried = tokio::select! {
+                biased;
+                tried = tried => tried?,
+                () = late => return Err(busy(holder.flatten())),
+            };
+            match tried {
+                Ok(held) => return Ok(SlotGuard(Arc::new(held))),
+                Err((waiting, pid)) => (task, holder) = (waiting, Some(pid)),
+            }
+            tokio::select! {
+                () = ctx.cancel().cancelled() => return Err(Error::new(ErrorKind::Cancelled, "take the slot")),
+                () = sleep(RETRY.min(ctx.remaining())) => {}
+            }
+            if ctx.remaining().is_zero() {
+                return Err(busy(holder.flatten()));
             }
         }
+    }
+
+    /// How many of this process hold the slot or wait for those who do.
+    #[cfg(test)]
+    pub(crate) fn in_line(&self, slot: &SlotName) -> usize {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.get(slot).map_or(0, |line| Arc::strong_count(line) - 1)
+    }
+
+    /// The slot, or the place in this process's own line and who holds the slot.
+    fn hold(&self, slot: SlotName, task: OwnedMutexGuard<()>) -> Result<std::result::Result<Held, Waiting>> {
+        Ok(match self.try_lock(&slot)? {
+            Ok(file) => Ok(Held { path: self.path(&slot), slot, _file: file, _task: task }),
+            Err(pid) => Err((task, pid)),
+        })
     }
 
     /// The locked file, or who holds it.
@@ -114,6 +151,9 @@ impl SlotLocks {
     }
 }
 
+/// The place in this process's own line, and who holds the slot, if that is known.
+type Waiting = (OwnedMutexGuard<()>, Option<u32>);
+
 /// A slot taken for one lifecycle call. Clones hold it together: dropping the last gives the slot back and removes the lock's file. Work
 /// that may outlive the call, on a thread of its own, keeps one.
 #[derive(Debug, Clone)]
@@ -135,7 +175,7 @@ impl SlotRef for SlotGuard {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // While it is still locked: whoever has opened it meanwhile sees that its name is gone and opens it anew.
+        // A drop can't wait for a thread. While it is still locked: whoever has opened it meanwhile sees that its name is gone and opens it anew.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -12,6 +12,7 @@ const MAX_LINE: usize = 1024 * 1024;
 
 /// One entry of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct LogEntry {
     /// When it was written.
@@ -95,12 +96,14 @@ pub struct LogEntries {
     pending: Vec<u8>,
     /// So much of `pending` holds no newline.
     searched: usize,
+    /// The rest of a line that was too long is passed over.
+    skipping: bool,
 }
 
 impl LogEntries {
     /// Reads from `stream`.
     pub fn new(stream: LogStream) -> Self {
-        Self { stream, pending: Vec::new(), searched: 0 }
+        Self { stream, pending: Vec::new(), searched: 0, skipping: false }
     }
 
     /// The next entry; `None` at the end. Cancel-safe: a dropped call loses nothing.
@@ -108,20 +111,24 @@ impl LogEntries {
     /// # Errors
     ///
     /// [`ErrorKind::Io`] if reading fails, [`ErrorKind::Corrupt`] for a line that is no entry or longer
-    /// than 1 MiB.
+    /// than 1 MiB; the next call goes on behind that line.
     pub async fn next(&mut self) -> Result<Option<LogEntry>> {
         let mut chunk = [0; 8 * 1024];
         loop {
             if let Some(at) = self.pending[self.searched..].iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=self.searched + at).collect();
                 self.searched = 0;
-                if line.len() > 1 {
+                if !std::mem::take(&mut self.skipping) && line.len() > 1 {
                     return LogEntry::from_json(&line).map(Some);
                 }
                 continue;
             }
+            if self.skipping {
+                self.pending.clear();
+            }
             self.searched = self.pending.len();
             if self.pending.len() > MAX_LINE {
+                self.skipping = true;
                 return Err(Error::new(ErrorKind::Corrupt, "read a log entry").with_detail("the line is too long"));
             }
             let read = self.stream.read(&mut chunk).await;
@@ -177,5 +184,28 @@ mod tests {
         for line in ["x", "[]", r#"{"MESSAGE":"a"}"#, r#"{"__REALTIME_TIMESTAMP":"1"}"#, &"x".repeat(2 * MAX_LINE)] {
             assert_eq!(entries(line).next().await.unwrap_err().kind(), ErrorKind::Corrupt);
         }
+    }
+
+    #[tokio::test]
+    async fn what_stands_behind_a_corrupt_line_is_read() {
+        let good = r#"{"__CURSOR":"s=1;i=1","__REALTIME_TIMESTAMP":"1","MESSAGE":"good"}"#;
+        for bad in ["x".repeat(3 * MAX_LINE), "x".repeat(MAX_LINE + 1), "no entry".to_owned()] {
+            let mut entries = entries(&format!("{bad}\n{good}\n{bad}\n{bad}\n{good}\n{bad}"));
+            for wanted in [None, Some("good"), None, None, Some("good"), None] {
+                let entry = entries.next().await;
+                assert_eq!(entry.as_ref().ok().map(|entry| &*entry.as_ref().unwrap().message), wanted, "{entry:?}");
+            }
+            assert_eq!(entries.next().await.unwrap(), None);
+            entries.close().await.unwrap();
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_errors() {
+        let entry = LogEntry::new(SystemTime::UNIX_EPOCH, "a", Cursor::new("s=1").unwrap());
+        let mut json = serde_json::to_value(&entry).unwrap();
+        assert_eq!(serde_json::from_value::<LogEntry>(json.clone()).unwrap(), entry);
+        json["more"] = 1.into();
+        assert!(serde_json::from_value::<LogEntry>(json).is_err());
     }
 }

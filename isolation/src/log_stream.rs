@@ -102,16 +102,20 @@ impl LogStream {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Command`] if the log had ended by itself and its command failed.
+    /// [`ErrorKind::Command`] if the log had ended by itself and its command failed; [`ErrorKind::Timeout`] if it had, and its verdict
+    /// does not come within ten seconds.
     pub async fn close(mut self) -> Result<()> {
         match self.source {
             Source::Process(log) => log.close(self.eof, self.stopped).await,
             Source::Reader(reader, ref mut finish) => {
                 drop(reader);
                 let finish = finish.take().expect("only close takes it, and close takes the stream");
-                match timeout(CLOSE, finish(self.eof && !self.stopped)).await {
+                let by_itself = self.eof && !self.stopped;
+                match timeout(CLOSE, finish(by_itself)).await {
                     Ok(verdict) => verdict,
-                    Err(_) => Err(Error::timeout("close a log", CLOSE)),
+                    Err(_) if by_itself => Err(Error::timeout("close a log", CLOSE)),
+                    // Stopping early is no error, whatever the other side does.
+                    Err(_) => Ok(()),
                 }
             }
         }
@@ -363,5 +367,23 @@ mod tests {
             |ended: bool| async move { if ended { Err(Error::new(ErrorKind::Command, "read a log")) } else { Ok(()) } };
         assert!(LogStream::from_reader(&b"abc"[..], verdict).read_all(100).await.is_err());
         LogStream::from_reader(&b"abc"[..], verdict).close().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_verdict_that_never_comes_is_not_waited_for() {
+        let never = |_| std::future::pending::<Result<()>>();
+        LogStream::from_reader(&b"abc"[..], never).close().await.unwrap();
+        let error = LogStream::from_reader(&b"abc"[..], never).read_all(100).await.unwrap_err();
+        assert_eq!((error.kind(), error.after()), (ErrorKind::Timeout, Some(CLOSE)));
+    }
+
+    #[tokio::test]
+    async fn a_log_without_an_end_is_read_as_far_as_asked_and_then_ended() {
+        let endless = sh("yes; exit 3");
+        assert_eq!(timeout(Duration::from_secs(20), endless.read_all(100_000)).await.unwrap().unwrap().len(), 100_000);
+        let endless = LogStream::from_reader(tokio::io::repeat(b'x'), |ended| async move {
+            if ended { Err(Error::new(ErrorKind::Command, "read a log")) } else { Ok(()) }
+        });
+        assert_eq!(endless.read_all(100_000).await.unwrap().len(), 100_000);
     }
 }

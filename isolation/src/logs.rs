@@ -320,8 +320,21 @@ mod tests {
     #[test]
     fn rejected_cursors() {
         let long = "s".repeat(513);
-        for text in ["", "a b", "a\nb", "a\"b", "ü", &long] {
-            assert!(Cursor::new(text).is_err(), "{text:?}");
+        let table = [
+            ("", Reason::Empty),
+            ("a b", Reason::Character),
+            ("a\nb", Reason::Character),
+            ("a\0b", Reason::Character),
+            ("a\"b", Reason::Character),
+            ("a'b", Reason::Character),
+            ("a\\b", Reason::Character),
+            ("ü", Reason::Character),
+            (&long, Reason::TooLong),
+        ];
+        for (text, reason) in table {
+            let error = Cursor::new(text).unwrap_err();
+            assert_eq!((error.kind(), error.reason()), (ErrorKind::InvalidInput, Some(reason)), "{text:?}");
+            assert!(serde_json::from_value::<Cursor>(serde_json::Value::from(text)).is_err(), "{text:?}");
         }
     }
 

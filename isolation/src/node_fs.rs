@@ -152,6 +152,13 @@ impl NodeFs {
         }
     }
 
+    /// As [`metadata`](Self::metadata), but the last component is followed, too, and absence is an error.
+    pub(crate) fn followed(&self, path: &NodePath) -> Result<NodeMetadata> {
+        let target = self.locate(path);
+        let found = target.resolve(OFlags::PATH, ResolveFlags::empty()).and_then(|fd| stat(&fd));
+        found.map_err(|errno| target.failed("look at a file", errno))
+    }
+
     /// Where the link at `path` points, as it is written.
     ///
     /// # Errors

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::wire::WireBytes;
 use crate::{Error, ErrorKind, NodeFs, NodePath, Reason, Result, SlotName, SlotRef};
 
 /// The file system of one slot: maps in-node paths to paths the agent can open.
@@ -88,7 +89,7 @@ pub struct DirRoot {
 }
 
 fn serialize_path<S: serde::Serializer>(path: &Arc<Path>, serializer: S) -> Result<S::Ok, S::Error> {
-    path.as_ref().serialize(serializer)
+    crate::wire::serialize_bytes(path.as_os_str().as_bytes(), serializer)
 }
 
 impl DirRoot {
@@ -173,7 +174,8 @@ impl NodeRoot for DirRoot {
 /// assert_eq!(root.inside(&node_path!("/etc/hosts")).to_str(), Some("/var/lib/kube1/etc/hosts"));
 /// # Ok::<(), isolation::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct HostRoot(DirRoot);
 
 impl HostRoot {
@@ -219,10 +221,10 @@ impl<'de> Deserialize<'de> for DirRoot {
             #[serde(alias = "Slot")]
             slot: SlotName,
             #[serde(alias = "Dir")]
-            dir: PathBuf,
+            dir: WireBytes,
         }
         let wire = Wire::deserialize(deserializer)?;
-        Self::new(wire.slot, wire.dir).map_err(serde::de::Error::custom)
+        Self::new(wire.slot, OsStr::from_bytes(&wire.dir.0)).map_err(serde::de::Error::custom)
     }
 }
 
@@ -255,7 +257,8 @@ mod tests {
             let error = DirRoot::new(slot(), dir).unwrap_err();
             assert_eq!((error.kind(), error.reason()), (ErrorKind::InvalidPath, Some(reason)), "{dir:?}");
             let json = serde_json::json!({"slot": "kube1", "dir": dir});
-            assert!(serde_json::from_value::<DirRoot>(json).is_err(), "{dir:?}");
+            assert!(serde_json::from_value::<DirRoot>(json.clone()).is_err(), "{dir:?}");
+            assert!(serde_json::from_value::<HostRoot>(json).is_err(), "{dir:?}");
         }
     }
 
@@ -269,6 +272,12 @@ mod tests {
         assert!(!Path::new("/m/kube10").starts_with(root.dir()));
         let json = serde_json::to_string(&root).unwrap();
         assert_eq!(serde_json::from_str::<DirRoot>(&json).unwrap(), root);
+        assert_eq!(serde_json::from_str::<HostRoot>(&json).unwrap(), HostRoot(root));
+        let odd = DirRoot::new(slot(), OsStr::from_bytes(b"/m/\xff")).unwrap();
+        let json = serde_json::to_string(&odd).unwrap();
+        assert_eq!(serde_json::from_str::<DirRoot>(&json).unwrap(), odd);
+        let go = r#"{"Slot":"kube1","Dir":"/m/kube1"}"#;
+        assert_eq!(serde_json::from_str::<DirRoot>(go).unwrap(), DirRoot::new(slot(), "/m/kube1").unwrap());
     }
 
     #[test]

@@ -9,6 +9,9 @@ use tracing::{Instrument, Span};
 
 use crate::{Effect, Error, ErrorKind, Event, EventSink, OpId, Operation, Phase, Result, SlotName};
 
+/// How long after the deadline work may still say why it is late.
+const LAST_WORD: Duration = Duration::from_millis(10);
+
 /// Cancels calls from elsewhere. Clones share one state; it fires once and for good.
 #[derive(Debug, Clone)]
 pub struct Cancel(watch::Sender<bool>);
@@ -131,13 +134,18 @@ impl OpCtx {
         if self.remaining().is_zero() {
             return Err(Error::timeout(operation, self.begun.elapsed()).with_effect(Effect::None));
         }
+        let mut work = std::pin::pin!(work);
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => {
                 Err(Error::new(ErrorKind::Cancelled, operation).with_effect(Effect::Unknown))
             }
-            done = work => done,
-            () = tokio::time::sleep_until(self.deadline) => Err(Error::timeout(operation, self.begun.elapsed())),
+            done = &mut work => done,
+            () = tokio::time::sleep_until(self.deadline) => {
+                let late = Error::timeout(operation, self.begun.elapsed());
+                // Two that wait for one instant wake in any order, and what is inside knows better why it is late.
+                tokio::time::timeout(LAST_WORD, work).await.unwrap_or(Err(late))
+            }
         }
     }
 

@@ -23,7 +23,7 @@ pub struct Requirements {
     #[serde(alias = "HostCommands", deserialize_with = "wire::null_is_default")]
     pub host_commands: Vec<CommandReq>,
     /// Everything the backend writes is at or below one of these.
-    #[serde(alias = "WritablePaths", deserialize_with = "wire::null_is_default")]
+    #[serde(alias = "WritablePaths", with = "wire::path_list")]
     pub writable_paths: Vec<PathBuf>,
     /// Units of the host that have to be up before the slot is; a backend orders its own unit after them.
     #[serde(alias = "After", deserialize_with = "wire::null_is_default")]
@@ -129,7 +129,7 @@ impl Requirements {
         self
     }
 
-    /// Checks that every declared program resolves, as `prepare` does before it changes anything.
+    /// Checks that every declared program resolves, as `prepare` does before it changes anything. Blocks.
     ///
     /// # Errors
     ///
@@ -160,6 +160,8 @@ impl Requirements {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
     #[test]
@@ -184,6 +186,9 @@ mod tests {
         let json = serde_json::to_string(&ours).unwrap();
         assert_eq!(serde_json::from_str::<Requirements>(&json).unwrap(), ours);
         assert!(json.contains(r#"["systemctl",["podman","docker"]]"#), "{json}");
+        let odd = ours.with_writable_path(<OsStr as OsStrExt>::from_bytes(b"/\xff"));
+        let json = serde_json::to_string(&odd).unwrap();
+        assert_eq!(serde_json::from_str::<Requirements>(&json).unwrap(), odd);
         assert!(serde_json::from_str::<Requirements>(r#"{"after":["--x"]}"#).is_err());
         assert!(serde_json::from_str::<Requirements>(r#"{"before":[]}"#).is_err());
     }

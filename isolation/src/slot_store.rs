@@ -3,24 +3,29 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
+use crate::blocking::on_thread;
 use crate::{
-    Effect, Error, ErrorKind, Grant, GrantKind, NodeFs, NodePath, NodeSpec, OpCtx, Operation, Result, SlotGuard,
-    SlotLocks, SlotName, SlotRef, Stop, mounts_below, run_blocking,
+    Effect, Error, ErrorKind, Grant, GrantKind, NodeFs, NodePath, NodeSpec, OpCtx, Operation, Reason, Result,
+    SlotGuard, SlotLocks, SlotName, SlotRef, Stop, mounts_below, run_blocking,
 };
 
 const PREPARE: &str = "prepare the slot";
 
-/// The longest spec that is read back.
-const LIMIT: u64 = 16 << 20;
+/// The longest spec that is kept.
+const LIMIT: usize = 16 << 20;
+
+/// The longest that is read back: one with the grants of all that were cut short.
+const LIMIT_OF_ALL: usize = 4 * LIMIT;
 
 /// The slots of a backend below one directory: their roots, their specs, their locks.
 ///
 /// Of each slot `<slot>/` is the root and `<slot>.json` the spec it was prepared with. That one is the mark of a finished root: it is
 /// written last and removed first, so that what a crash leaves is never taken for a root. While a finished root is brought to another
 /// spec there is also `<slot>.changing`; if that was cut short, the file stays, and the slot is not started until a `prepare` has succeeded.
-/// `slot-<slot>.lock` is its lock, as of [`SlotLocks`]. What else a backend writes there is its own.
+/// `<slot>.up` says that it comes up with the host. `slot-<slot>.lock` is its lock, as of [`SlotLocks`]. What else a backend writes there is
+/// its own.
 ///
-/// What looks at a file blocks for that long; what writes and removes them does so on a thread of its own.
+/// What looks at files, writes or removes them does so on a thread that may block, never on one of the runtime's own.
 #[derive(Debug, Clone)]
 pub struct SlotStore {
     dir: PathBuf,
@@ -54,8 +59,36 @@ impl SlotStore {
     /// # Errors
     ///
     /// [`ErrorKind::Io`] if it can't be found out.
-    pub fn is_prepared(&self, slot: &SlotName) -> Result<bool> {
-        is_there(&self.mark(slot))
+    pub async fn is_prepared(&self, slot: &SlotName) -> Result<bool> {
+        look_for(self.mark(slot)).await
+    }
+
+    /// Whether a slot was started and not stopped since, so that it is to run again after a reboot: whatever starts with the host asks this,
+    /// and starts it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Io`] if it can't be found out.
+    pub async fn comes_up(&self, slot: &SlotName) -> Result<bool> {
+        look_for(self.up(slot)).await
+    }
+
+    fn up(&self, slot: &SlotName) -> PathBuf {
+        self.dir.join(format!("{slot}.up"))
+    }
+
+    /// Says whether a slot comes up with the host.
+    async fn set_up(&self, held: SlotGuard, up: bool) -> Result<()> {
+        let store = self.clone();
+        on_thread("say what comes up with the host", move || {
+            if is_there(&store.up(held.slot()))? == up {
+                return Ok(());
+            }
+            let (own, file) = (NodeFs::open(&store.dir)?, NodePath::new(format!("/{}.up", held.slot()))?);
+            let said = if up { own.write_atomic(&file, 0o644, b"") } else { own.remove(&file) };
+            said.map_err(|error| error.with_effect(Effect::Partial))
+        })
+        .await
     }
 
     /// Refuses a slot that was never prepared. `operation` is what the error says could not be done.
@@ -63,8 +96,8 @@ impl SlotStore {
     /// # Errors
     ///
     /// [`ErrorKind::UnknownSlot`]; [`ErrorKind::Io`] if it can't be found out.
-    pub fn known(&self, slot: &SlotName, operation: &str) -> Result<()> {
-        if self.is_prepared(slot)? { Ok(()) } else { Err(Error::new(ErrorKind::UnknownSlot, operation)) }
+    pub async fn known(&self, slot: &SlotName, operation: &str) -> Result<()> {
+        if self.is_prepared(slot).await? { Ok(()) } else { Err(Error::new(ErrorKind::UnknownSlot, operation)) }
     }
 
     /// Refuses a slot that can't be started: as [`known`](Self::known), and one whose last `prepare` was cut short.
@@ -72,9 +105,9 @@ impl SlotStore {
     /// # Errors
     ///
     /// As there; [`ErrorKind::NotPrepared`].
-    pub fn startable(&self, slot: &SlotName, operation: &str) -> Result<()> {
-        self.known(slot, operation)?;
-        if !is_there(&self.changing(slot))? {
+    pub async fn startable(&self, slot: &SlotName, operation: &str) -> Result<()> {
+        self.known(slot, operation).await?;
+        if !look_for(self.changing(slot)).await? {
             return Ok(());
         }
         let unfinished = Error::new(ErrorKind::NotPrepared, operation).with_path(self.changing(slot));
@@ -96,7 +129,8 @@ impl SlotStore {
     }
 
     /// A lifecycle call other than `prepare`, in the shape that the contract gives it: bounded and told as by [`OpCtx::lifecycle`],
-    /// and alone with its slot while `work` runs.
+    /// and alone with its slot while `work` runs. What was started [comes up](Self::comes_up) with the host from then on, and what is to be
+    /// stopped or destroyed does not any more.
     ///
     /// Before anything is touched, locks included, a slot that was never prepared is refused, or has nothing to be stopped; of a slot without any
     /// files there is nothing to be destroyed: then `work` does not run, and the call succeeds. The same is asked again once the slot
@@ -117,21 +151,31 @@ impl SlotStore {
         F: Future<Output = Result<()>>,
     {
         ctx.lifecycle(operation, slot, async {
-            if !self.has_work(operation, slot)? {
+            if !self.has_work(operation, slot).await? {
                 return Ok(());
             }
             let held = self.lock(ctx, slot).await?;
-            if self.has_work(operation, slot)? { work(held.clone()).await } else { Ok(()) }
+            if !self.has_work(operation, slot).await? {
+                return Ok(());
+            }
+            if matches!(operation, Operation::Stop | Operation::Destroy) {
+                self.set_up(held.clone(), false).await?;
+            }
+            work(held.clone()).await?;
+            if matches!(operation, Operation::Start | Operation::Restart) {
+                self.set_up(held, true).await?;
+            }
+            Ok(())
         })
         .await
     }
 
     /// Whether there is anything to stop or to destroy; refuses to start what can't be.
-    fn has_work(&self, operation: Operation, slot: &SlotName) -> Result<bool> {
+    async fn has_work(&self, operation: Operation, slot: &SlotName) -> Result<bool> {
         match operation {
-            Operation::Stop => self.is_prepared(slot),
-            Operation::Destroy => Ok(self.is_prepared(slot)? || is_there(&self.root_dir(slot))?),
-            _ => self.startable(slot, &format!("{operation} the slot")).map(|()| true),
+            Operation::Stop => self.is_prepared(slot).await,
+            Operation::Destroy => Ok(self.is_prepared(slot).await? || look_for(self.root_dir(slot)).await?),
+            _ => self.startable(slot, &format!("{operation} the slot")).await.map(|()| true),
         }
     }
 
@@ -143,12 +187,15 @@ impl SlotStore {
     /// too: any of them may be in the root. The spec that is kept is in order: first the mounts as they were configured, then what is
     /// discovered, sorted.
     ///
+    /// A [`RootfsSource`](crate::RootfsSource) is unpacked by it with `tokio::runtime::Handle::current().block_on(source.unpack(&ctx, root))`
+    /// where there was no spec before; its identity is not in the spec, so a backend whose source may change keeps that itself.
+    ///
     /// All of this happens on a thread of its own, as by [`run_blocking`]: a call that is cut short leaves an unfinished preparation, and the
     /// slot stays held until the thread has left it. Ask the [`Stop`] where `write` takes long.
     ///
     /// # Errors
     ///
-    /// As `write`; [`ErrorKind::InvalidSlot`] if another slot is held, [`ErrorKind::Conflict`] if something is mounted into an unfinished
+    /// As `write`; [`ErrorKind::InvalidInput`] for a spec of more than 16 MiB, [`ErrorKind::InvalidSlot`] if another slot is held, [`ErrorKind::Conflict`] if something is mounted into an unfinished
     /// root, [`ErrorKind::Corrupt`] for an earlier spec that is none, [`ErrorKind::Io`]. With [`Effect::Partial`] once something may be changed;
     /// the same call may be repeated.
     pub async fn prepare(
@@ -178,7 +225,14 @@ impl SlotStore {
     ) -> Result<bool> {
         let (slot, own) = (&spec.slot, NodeFs::open(&self.dir)?);
         let spec = in_order(spec);
-        let text = |spec: &NodeSpec| serde_json::to_vec_pretty(spec).map_err(|cause| self.corrupt(slot, cause));
+        let text = |spec: &NodeSpec, limit| {
+            let text = serde_json::to_vec_pretty(spec).map_err(|cause| self.corrupt(slot, cause))?;
+            if text.len() > limit {
+                return Err(Error::rejected(ErrorKind::InvalidInput, "spec", b"", Reason::TooLong));
+            }
+            Ok(text)
+        };
+        let finished = text(&spec, LIMIT)?;
         let (mark, changing) = (NodePath::new(format!("/{slot}.json"))?, NodePath::new(format!("/{slot}.changing"))?);
         let (before, unfinished) = (self.kept(&own, slot, &mark)?, self.kept(&own, slot, &changing)?);
         if unfinished.is_none() && before.as_ref() == Some(&spec) {
@@ -194,14 +248,14 @@ impl SlotStore {
                 }
                 (Some(before), unfinished) => {
                     let left = unfinished.map(|left| left.grants).unwrap_or_default();
-                    own.write_atomic(&changing, 0o644, &text(&with_more(&spec, &left))?)?;
+                    own.write_atomic(&changing, 0o644, &text(&with_more(&spec, &left), LIMIT_OF_ALL)?)?;
                     Some(with_more(&before, &left))
                 }
             };
             write(&NodeFs::open_itself(&self.root_dir(slot))?, before.as_ref(), stop)?;
             // What nobody waited for to the end is not called finished.
             stop.check()?;
-            own.write_atomic(&mark, 0o644, &text(&spec)?)?;
+            own.write_atomic(&mark, 0o644, &finished)?;
             own.remove(&changing)
         };
         change().map_err(|error| error.with_effect(Effect::Partial))?;
@@ -213,7 +267,9 @@ impl SlotStore {
         if own.metadata(file)?.is_none() {
             return Ok(None);
         }
-        serde_json::from_slice(&own.read(file, LIMIT)?).map(Some).map_err(|cause| self.corrupt(slot, cause))
+        serde_json::from_slice(&own.read(file, LIMIT_OF_ALL as u64)?)
+            .map(Some)
+            .map_err(|cause| self.corrupt(slot, cause))
     }
 
     fn corrupt(&self, slot: &SlotName, cause: serde_json::Error) -> Error {
@@ -238,7 +294,7 @@ impl SlotStore {
         let remove = || {
             self.unmounted(slot)?;
             let own = NodeFs::open(&self.dir)?;
-            for suffix in ["json", "changing"] {
+            for suffix in ["up", "json", "changing"] {
                 own.remove(&NodePath::new(format!("/{slot}.{suffix}"))?)?;
             }
             self.clear(&own, slot, stop)
@@ -260,6 +316,10 @@ impl SlotStore {
         self.unmounted(slot)?;
         own.remove_tree_until(&NodePath::new(format!("/{slot}"))?, stop)
     }
+}
+
+async fn look_for(path: PathBuf) -> Result<bool> {
+    on_thread("look at the slot", move || is_there(&path)).await
 }
 
 /// Whether something has this name, a dangling link included; not to be able to look is an error.

@@ -12,6 +12,8 @@ pub use self::dir::DirSource;
 pub use self::tar::{TarSource, UnpackLimits};
 use crate::{Error, ErrorKind, NodeFs, OpCtx, Result, Stop, run_blocking};
 
+const LOOK: &str = "look at the root file system";
+
 /// Where a root file system comes from.
 ///
 /// A backend takes one in its constructor and unpacks it into a directory of its choice. Pulling images is

@@ -3,22 +3,26 @@
 mod marked;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use self::marked::MARK;
+use crate::blocking::on_thread;
 use crate::nonce::{is_nonce, nonce};
 use crate::process::LATE_OUTPUT;
 use crate::{
     Cancel, Effect, Error, ErrorKind, ExecOutput, ExecStatus, ExecStream, HostCommand, HostRunner, Journal, NodeFs,
     NodePath, OpCtx, Result, SlotName, SlotPair, SlotState, Status, SystemRunner,
 };
+
+/// How long one that tidies up may wait for another that does, too.
+const TIDY: Duration = Duration::from_secs(1);
 
 const RUN: &str = "run a command in the node";
 
@@ -62,9 +66,9 @@ pub struct Supervisor {
     nodes: Mutex<HashMap<SlotName, Node>>,
     commands: AtomicU64,
     /// What all marks begin with, once it is known.
-    secret: Mutex<Option<String>>,
-    /// What an earlier process left is gone.
-    clean: tokio::sync::Mutex<bool>,
+    secret: Arc<Mutex<Option<String>>>,
+    /// What an earlier process left is gone. Whoever makes or removes the directory's file holds it.
+    clean: Arc<tokio::sync::Mutex<bool>>,
 }
 
 /// A slot that was started once.
@@ -113,8 +117,8 @@ impl Supervisor {
             journal: Journal::default(),
             nodes: Mutex::default(),
             commands: AtomicU64::new(0),
-            secret: Mutex::default(),
-            clean: tokio::sync::Mutex::new(false),
+            secret: Arc::default(),
+            clean: Arc::default(),
         }
     }
 
@@ -123,50 +127,45 @@ impl Supervisor {
         &self.journal
     }
 
-    /// What all marks begin with, as the directory's file has it; `None` if there is none and it was not to be made.
-    fn secret(&self, make: bool) -> Result<Option<String>> {
-        let mut known = self.known();
-        if known.is_some() {
-            return Ok(known.clone());
-        }
-        let absent = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
-        let io =
-            |cause| Error::new(ErrorKind::Io, "look at the supervisor's directory").with_path(&self.dir).because(cause);
-        if make {
-            std::fs::create_dir_all(&self.dir).map_err(io)?;
-        } else if self.dir.metadata().is_err_and(|error| absent(&error)) {
-            return Ok(None);
-        }
-        let (fs, file) = (NodeFs::open(&self.dir)?, NodePath::root().join(Self::MARK)?);
-        let kept = match fs.metadata(&file)? {
-            Some(_) => String::from_utf8(fs.read(&file, 64)?).ok().filter(|text| is_nonce(text)),
-            None => None,
-        };
-        *known = kept;
-        if known.is_none() && make {
-            let secret = nonce();
-            fs.write_atomic(&file, 0o600, secret.as_bytes())?;
-            *known = Some(secret);
-        }
-        Ok(known.clone())
-    }
-
     fn known(&self) -> MutexGuard<'_, Option<String>> {
         self.secret.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What all marks begin with, as the directory's file has it; `None` if there is none and it was not to be made. `held` is what must not
+    /// be given back before the file was made.
+    async fn secret<T: Send + 'static>(&self, make: bool, held: T) -> Result<(Option<String>, T)> {
+        let (dir, known) = (self.dir.clone(), Arc::clone(&self.secret));
+        on_thread("look at the supervisor's directory", move || {
+            let secret = secret_of(&dir, make)?;
+            if secret.is_some() {
+                known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&secret);
+            }
+            Ok((secret, held))
+        })
+        .await
+    }
+
     /// Removes the directory's file once nothing needs it any more: no slot, and no process of an earlier supervisor.
-    fn tidy(&self) {
-        // A start that is under way needs it.
-        let Ok(mut clean) = self.clean.try_lock() else { return };
-        let nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        if nodes.is_empty()
-            && let Ok(Some(secret)) = self.secret(false)
-            && let Ok(0) = marked::count(&format!("{secret}:"))
-        {
-            let _ = std::fs::remove_file(self.dir.join(Self::MARK));
-            (*self.known(), *clean) = (None, false);
+    async fn tidy(&self) {
+        // A start that is under way needs it, and is not waited for.
+        let Ok(mut clean) = timeout(TIDY, Arc::clone(&self.clean).lock_owned()).await else { return };
+        if !self.nodes.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return;
         }
+        // The next one looks for itself, whether the file is gone by then or not.
+        (*self.known(), *clean) = (None, false);
+        let dir = self.dir.clone();
+        let removed = on_thread("remove the supervisor's file", move || {
+            let _clean = clean;
+            if let Some(secret) = secret_of(&dir, false)?
+                && let Ok(0) = marked::count(&format!("{secret}:"))
+            {
+                let _ = std::fs::remove_file(dir.join(Self::MARK));
+            }
+            Ok(())
+        });
+        // What is left over here the next one takes up.
+        let _ = removed.await;
     }
 
     /// What the marks of a slot begin with; `None` if none was started. Each part of a mark ends in a colon, so that no mark begins
@@ -175,10 +174,18 @@ impl Supervisor {
         self.known().as_ref().map(|secret| format!("{secret}:{slot}:"))
     }
 
-    /// Kills what runs for a slot, and does not wait for it.
+    /// Kills what runs for a slot, here and now: a drop can't wait, and a thread that is asked for while the runtime ends never comes.
     fn kill(&self, slot: &SlotName) {
         if let Some(mark) = self.mark(slot) {
             let _ = marked::end_now(&mark);
+        }
+    }
+
+    /// Kills what runs for a slot, and does not wait for it.
+    fn kill_soon(&self, slot: &SlotName) {
+        match (self.mark(slot), tokio::runtime::Handle::try_current()) {
+            (Some(mark), Ok(runtime)) => drop(runtime.spawn_blocking(move || marked::end_now(&mark))),
+            _ => self.kill(slot),
         }
     }
 
@@ -190,7 +197,7 @@ impl Supervisor {
                 && running.main.wait().now_or_never().is_some()
             {
                 node.now = Now::Down(SlotState::Failed);
-                self.kill(slot);
+                self.kill_soon(slot);
             }
         }
         nodes
@@ -206,9 +213,11 @@ impl Supervisor {
     /// [`ErrorKind::CommandNotFound`], [`ErrorKind::Transport`];
     /// [`ErrorKind::Timeout`] and [`ErrorKind::Io`] if what was left does not go.
     pub async fn start(&self, slot: &SlotName, main: HostCommand) -> Result<bool> {
-        let mut clean = self.clean.lock().await;
+        let mut clean = Arc::clone(&self.clean).lock_owned().await;
         if !*clean {
-            if let Some(secret) = self.secret(true)? {
+            let (secret, held) = self.secret(true, clean).await?;
+            clean = held;
+            if let Some(secret) = secret {
                 marked::end(&format!("{secret}:")).await?;
             }
             *clean = true;
@@ -263,20 +272,22 @@ impl Supervisor {
     /// [`ErrorKind::Timeout`] if a process does not go, [`ErrorKind::Io`] if the processes could not be looked at.
     pub async fn stop(&self, slot: &SlotName) -> Result<()> {
         self.nodes().entry(slot.clone()).and_modify(|node| node.now = Now::Down(SlotState::Stopped));
-        match self.secret(false)? {
-            Some(secret) => marked::end(&format!("{secret}:{slot}:")).await,
-            None => Ok(()),
+        match self.secret(false, ()).await? {
+            (Some(secret), ()) => marked::end(&format!("{secret}:{slot}:")).await,
+            (None, ()) => Ok(()),
         }
     }
 
-    /// Forgets a slot that was stopped, its journal included, as when it is destroyed. One that runs is killed.
-    pub fn forget(&self, slot: &SlotName) {
+    /// Forgets a slot that was stopped, its journal included, as when it is destroyed. One that runs is killed. A dropped future can be
+    /// repeated: call this before the slot's files are removed, since whoever repeats a removal may find no slot any more.
+    pub async fn forget(&self, slot: &SlotName) {
         let node = self.nodes().remove(slot);
-        if node.is_some_and(|node| matches!(node.now, Now::Up(_))) {
-            self.kill(slot);
-        }
-        self.tidy();
         self.journal.forget(slot);
+        if let (Some(Now::Up(_)), Some(mark)) = (node.map(|node| node.now), self.mark(slot)) {
+            let killed = on_thread("end the processes of the slot", move || Ok(marked::end_now(&mark)));
+            let _ = killed.await;
+        }
+        self.tidy().await;
     }
 
     /// How a slot is doing that is prepared: `Prepared` if this supervisor never started it.
@@ -346,6 +357,28 @@ impl Drop for Supervisor {
             self.kill(&slot);
         }
     }
+}
+
+/// What all marks begin with, as the file in `dir` has it. Blocks.
+fn secret_of(dir: &Path, make: bool) -> Result<Option<String>> {
+    let absent = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    let io = |cause| Error::new(ErrorKind::Io, "look at the supervisor's directory").with_path(dir).because(cause);
+    if make {
+        std::fs::create_dir_all(dir).map_err(io)?;
+    } else if dir.metadata().is_err_and(|error| absent(&error)) {
+        return Ok(None);
+    }
+    let (fs, file) = (NodeFs::open(dir)?, NodePath::root().join(Supervisor::MARK)?);
+    let kept = match fs.metadata(&file)? {
+        Some(_) => String::from_utf8(fs.read(&file, 64)?).ok().filter(|text| is_nonce(text)),
+        None => None,
+    };
+    if kept.is_some() || !make {
+        return Ok(kept);
+    }
+    let secret = nonce();
+    fs.write_atomic(&file, 0o600, secret.as_bytes())?;
+    Ok(Some(secret))
 }
 
 /// Kills what a command that was cut short has started.

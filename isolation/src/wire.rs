@@ -110,6 +110,21 @@ pub(crate) mod os_list {
     }
 }
 
+/// `#[serde(with = "crate::wire::path_list")]` for paths of the host.
+pub(crate) mod path_list {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(list: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(list.iter().map(|path| WireBytes(path.as_os_str().as_bytes().to_vec())))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+        Ok(os_list::deserialize(deserializer)?.into_iter().map(PathBuf::from).collect())
+    }
+}
+
 /// `#[serde(with = "crate::wire::os_pairs")]` for environments, as a list of pairs.
 pub(crate) mod os_pairs {
     use super::*;

@@ -1,13 +1,15 @@
 //! What callers get on top of every backend.
 #![allow(clippy::unwrap_used)]
 
+use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use isolation::fake::FakeBackend;
 use isolation::{
-    Backend, BackendExt, ErrorKind, EventSink, ExecOutput, ExecSpec, ExecStatus, LogOptions, NodeSpec, OpCtx,
-    Operation, Phase, Ready, SlotName, SlotPair, SlotState, SlotStats, Status, UnitAction, UnitName,
+    Backend, BackendExt, ErrorKind, EventSink, ExecOutput, ExecSpec, ExecStatus, ExecStream, LogOptions, LogStream,
+    Mode, NodeRoot, NodeSpec, OpCtx, Operation, Phase, PrepareReport, Ready, Requirements, Result, SlotName, SlotPair,
+    SlotRef, SlotState, SlotStats, Status, UnitAction, UnitName, async_trait,
 };
 
 fn slot() -> SlotName {
@@ -131,4 +133,71 @@ async fn what_a_slot_uses_is_that_of_its_main_process() {
     let kind = |stats: isolation::Result<SlotStats>| stats.map(drop).map_err(|error| error.kind());
     // Which of the two it is depends on this machine's control groups; it is the same for the process and for its slot.
     assert_eq!(kind(fake.stats(&ctx(), &slot()).await), kind(SlotStats::of_process(pid)));
+}
+
+/// A backend that answers nothing, and looks at no deadline.
+#[derive(Debug)]
+struct Silent;
+
+#[async_trait]
+impl Backend for Silent {
+    fn mode(&self) -> Mode {
+        Mode::default()
+    }
+
+    fn requirements(&self) -> Requirements {
+        Requirements::default()
+    }
+
+    async fn prepare(&self, _: &OpCtx, _: &NodeSpec) -> Result<(Arc<dyn NodeRoot>, PrepareReport)> {
+        pending().await
+    }
+
+    async fn start(&self, _: &OpCtx, _: &dyn SlotRef) -> Result<()> {
+        pending().await
+    }
+
+    async fn stop(&self, _: &OpCtx, _: &dyn SlotRef) -> Result<()> {
+        pending().await
+    }
+
+    async fn restart(&self, _: &OpCtx, _: &dyn SlotRef) -> Result<()> {
+        pending().await
+    }
+
+    async fn destroy(&self, _: &OpCtx, _: &dyn SlotRef) -> Result<()> {
+        pending().await
+    }
+
+    async fn status(&self, _: &OpCtx, _: &dyn SlotRef) -> Result<Status> {
+        pending().await
+    }
+
+    async fn exec(&self, _: &OpCtx, _: &dyn SlotRef, _: &ExecSpec) -> Result<ExecOutput> {
+        pending().await
+    }
+
+    async fn exec_stream(&self, _: &OpCtx, _: &dyn SlotRef, _: &ExecSpec) -> Result<ExecStream> {
+        pending().await
+    }
+
+    async fn logs(&self, _: &OpCtx, _: &dyn SlotRef, _: &LogOptions) -> Result<LogStream> {
+        pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_never_answers_keeps_nobody() {
+    let slot = SlotName::new("kube1").unwrap();
+    let ctx = || OpCtx::new(Duration::from_secs(5));
+    let calls = async {
+        [
+            Silent.wait_ready(&ctx(), &slot, &Ready::Booted).await.unwrap_err(),
+            Silent.logs_to_string(&ctx(), &slot, &LogOptions::default(), 100).await.unwrap_err(),
+            Silent.stats(&ctx(), &slot).await.unwrap_err(),
+        ]
+    };
+    for error in tokio::time::timeout(Duration::from_secs(60), calls).await.expect("each ends at its deadline") {
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+    }
 }

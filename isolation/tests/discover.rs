@@ -92,6 +92,21 @@ fn hostile_names_grant_nothing() {
 }
 
 #[test]
+fn links_are_links_of_the_host_that_is_looked_at() {
+    let (dir, host) = host(&["dev/real", "sys/class/block/sda/x", "sys/class/block/sdb/x", "run/ib/uverbs0"]);
+    let link = |to: &str, at: &str| symlink(to, dir.path().join(at)).unwrap();
+    // Whoever followed it on this machine would find something.
+    link("/proc/self/exe", "dev/sda");
+    link("/../../../../../../proc", "dev/nvidia-caps");
+    link("/", "dev/kvm");
+    // And these lead nowhere here.
+    link("/dev/real", "dev/sdb");
+    link("/run/ib", "dev/infiniband");
+    let sources: Vec<_> = host.grants().iter().map(|grant| grant.source().unwrap().to_string()).collect();
+    assert_eq!(sources, ["/dev/kvm", "/dev/sdb", "/dev/infiniband"]);
+}
+
+#[test]
 fn library_directories_follow_links() {
     let (dir, host) = host(&[
         "usr/lib/x86_64-linux-gnu/libc.so.6",

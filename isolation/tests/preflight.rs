@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,8 +93,14 @@ impl Machine {
         HostView::at(self.dir.path(), Arc::new(programs), self.privileged)
     }
 
+    /// Runs every check, and sees that none has changed anything.
     async fn check(&self, input: Input) -> Report {
-        Preflight::new(input).run(&OpCtx::new(Duration::from_secs(30)), &self.view()).await
+        let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
+        snapshot(self.dir.path(), &mut before);
+        let report = Preflight::new(input).run(&OpCtx::new(Duration::from_secs(30)), &self.view()).await;
+        snapshot(self.dir.path(), &mut after);
+        assert_eq!(before, after, "{report}");
+        report
     }
 }
 
@@ -123,29 +129,27 @@ fn input() -> Input {
     input
 }
 
-/// Every path below a directory, with its content.
-fn snapshot(dir: &Path, into: &mut BTreeMap<PathBuf, Vec<u8>>) {
+/// Every path below a directory, with its mode, when it changed and its content; a link's is where it points.
+fn snapshot(dir: &Path, into: &mut BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)>) {
     for entry in fs::read_dir(dir).unwrap().flatten() {
-        let path = entry.path();
-        if entry.file_type().unwrap().is_dir() {
+        let (path, found) = (entry.path(), entry.metadata().unwrap());
+        let content = if found.is_dir() {
             snapshot(&path, into);
+            Vec::new()
+        } else if found.is_symlink() {
+            fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
         } else {
-            into.insert(path.clone(), fs::read(&path).unwrap_or_default());
-        }
-        into.entry(path).or_default();
+            fs::read(&path).unwrap()
+        };
+        into.insert(path, (found.mode(), found.ctime(), found.ctime_nsec(), content));
     }
 }
 
 #[tokio::test]
 async fn all_is_well_and_nothing_changes() {
-    let machine = Machine::good();
-    let (mut before, mut after) = (BTreeMap::new(), BTreeMap::new());
-    snapshot(machine.dir.path(), &mut before);
-    let report = machine.check(input()).await;
+    let report = Machine::good().check(input()).await;
     assert!(report.success(), "{report}");
     assert_eq!(report.counts.error, 0);
-    snapshot(machine.dir.path(), &mut after);
-    assert_eq!(before, after);
     let json = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);
     assert!(json.starts_with(r#"{"status":"ok","counts":{"ok":"#), "{json}");
@@ -187,6 +191,18 @@ async fn each_check_finds_its_fault() {
         ("machine-provisioning", "/var/lib/machines", Severity::Error, |m, _| m.put("var/lib/machines", "")),
         ("swap-active", "swap", Severity::Warning, |m, _| m.put("proc/swaps", "Filename\n/dev/sda2\n")),
         ("docker-active", "docker", Severity::Warning, |m, _| m.put("run/docker.sock", "")),
+        ("docker-active", "docker", Severity::Warning, |m, i| {
+            m.programs.push(("docker", ""));
+            (i.mode, i.opted_in) = (Mode::Container, vec![Mode::Container]);
+        }),
+        ("docker-active", "docker", Severity::Ok, |m, i| {
+            m.programs.push(("docker", ""));
+            m.put("run/docker.sock", "");
+            (i.mode, i.opted_in) = (Mode::Container, vec![Mode::Container]);
+        }),
+        ("docker-active", "docker", Severity::Ok, |_, i| {
+            (i.mode, i.opted_in) = (Mode::Container, vec![Mode::Container]);
+        }),
         ("sysctls", "vm.overcommit_memory", Severity::Error, |m, _| m.put("proc/sys/vm/overcommit_memory", "0")),
         ("kernel-modules", "br-netfilter", Severity::Error, |m, _| m.remove("lib")),
         ("kernel-modules", "kernel", Severity::Error, |m, _| m.put("proc/sys/kernel/osrelease", "4.19.0")),
@@ -288,6 +304,39 @@ async fn each_part_of_a_gpu_driver_is_missed() {
             report.results.iter().filter(|r| r.name == "nvidia-driver" && r.severity != Severity::Ok).collect();
         let found: Vec<_> = bad.iter().map(|r| (r.target.as_str(), r.severity)).collect();
         assert_eq!(found, [(*target, *severity)], "{report}");
+    }
+}
+
+#[tokio::test]
+async fn no_message_holds_what_a_file_says() {
+    const SECRET: &str = "hunter2";
+    let mut machine = gpu_machine();
+    for file in [
+        "proc/1/comm",
+        "proc/77/comm",
+        "proc/swaps",
+        "proc/modules",
+        "proc/sys/kernel/osrelease",
+        "proc/sys/vm/overcommit_memory",
+        "proc/net/tcp",
+        "proc/net/tcp6",
+        "proc/devices",
+        "sys/fs/cgroup/cgroup.controllers",
+        "sys/fs/cgroup/cgroup.subtree_control",
+        "sys/fs/selinux/enforce",
+        "etc/systemd/nspawn/kube1.nspawn",
+    ] {
+        machine.put(file, SECRET);
+    }
+    machine.programs =
+        [("apt-get", SECRET), ("systemctl", SECRET), ("ldconfig", SECRET), ("nvidia-smi", SECRET)].into();
+    for mode in Mode::ALL {
+        let mut input = input();
+        (input.mode, input.recorded_mode) = (mode, Some(SECRET.to_owned()));
+        let report = machine.check(input).await;
+        assert!(!report.success());
+        let told = format!("{report}\n{}", serde_json::to_string(&report).unwrap());
+        assert!(!told.contains(SECRET), "{told}");
     }
 }
 

@@ -99,7 +99,7 @@ async fn one_of_a_pair_runs_and_its_output_is_its_journal() {
     assert_eq!(nodes.status(&a).state, SlotState::Stopped);
     assert!(nodes.start(&b, main()).await.unwrap());
     assert_ne!(nodes.status(&b).instance, first.instance);
-    nodes.forget(&a);
+    nodes.forget(&a).await;
     assert_eq!(nodes.status(&a).state, SlotState::Prepared);
     assert_eq!(nodes.journal().open(&a, &LogOptions::default()).read_all(100).await.unwrap(), b"");
 }
@@ -206,7 +206,7 @@ async fn a_main_program_has_no_input_and_its_last_lines_are_kept() {
         logged(&nodes, &a, "3000").await;
         logged(&nodes, &a, &last).await;
         nodes.stop(&a).await.unwrap();
-        nodes.forget(&a);
+        nodes.forget(&a).await;
     }
 }
 
@@ -247,10 +247,10 @@ async fn what_an_earlier_process_left_ends_first() {
     let nodes = supervisor(&dir);
     nodes.stop(&a).await.unwrap();
     assert_eq!(alive("812.2"), 2, "the stop of a slot is none of the other");
-    nodes.forget(&a);
+    nodes.forget(&a).await;
     assert!(dir.path().join(Supervisor::MARK).exists(), "the other slot's processes need it");
     nodes.stop(&b).await.unwrap();
     assert_eq!(alive("812.2"), 0);
-    nodes.forget(&b);
+    nodes.forget(&b).await;
     assert!(!dir.path().join(Supervisor::MARK).exists());
 }

@@ -46,6 +46,8 @@ pub struct Caps {
     pub fault_hold_lock: bool,
     /// It can make a log end with a failure.
     pub fault_break_log: bool,
+    /// It can have a unit of the host write to the host's journal.
+    pub fault_host_line: bool,
     /// It can take the service manager away.
     pub fault_manager_away: bool,
     /// It can leave what a crash in `prepare` leaves.
@@ -70,6 +72,13 @@ pub enum Fault<'a> {
     HoldLock(&'a SlotName),
     /// The next log opened ends by itself with exit status 1 and this on its standard error.
     BreakLog(&'a str),
+    /// A unit of the host, and of no node, writes this line to the host's journal; a unit of the node has the same name.
+    HostLine {
+        /// The unit.
+        unit: &'a str,
+        /// The line.
+        line: &'a str,
+    },
     /// The service manager can't be asked.
     ManagerAway,
     /// A crash during `prepare`: a root with some of its files, among them a stray one called `half-done`, that nobody has

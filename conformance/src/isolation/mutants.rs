@@ -6,7 +6,9 @@
 
 mod exec;
 mod grants;
-mod hooks;
+#[doc(hidden)]
+#[allow(missing_docs, clippy::must_use_candidate, reason = "for the mutants, and for the tests of this crate")]
+pub mod hooks;
 mod lifecycle;
 mod logs;
 mod order;

@@ -161,6 +161,7 @@ impl Harness for Fake {
         caps.fault_hide_command = true;
         caps.fault_hold_lock = true;
         caps.fault_break_log = true;
+        caps.fault_host_line = true;
         caps.fault_manager_away = true;
         caps.fault_half_root = true;
         caps.fault_stale_registration = true;
@@ -213,6 +214,10 @@ impl Harness for Fake {
             }
             Fault::BreakLog(stderr) => {
                 self.backend.break_next_log(stderr);
+                undo(|| {})
+            }
+            Fault::HostLine { unit, line } => {
+                self.backend.emit_host(unit, line);
                 undo(|| {})
             }
             Fault::ManagerAway => {

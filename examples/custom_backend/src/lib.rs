@@ -1,7 +1,8 @@
 //! A mode of one's own, small and real: a slot is a directory, its node stack one supervised program of this host.
 //!
 //! It needs no root and nothing but that program. What the program writes is the slot's journal; a slot runs as long as the [`Bays`]
-//! it was started by, and does not come up again with the host, as the contract wants it and a service manager would see to. Commands see the host's files, so every grant is there already and is reported as ignored.
+//! it was started by, and comes up again with the host by [`Bays::boot`]. Commands see the host's files, so every grant is there already and
+//! is reported as ignored.
 //! `tests/conformance.rs` holds it to the contract, and its `caps` say what it does not claim.
 
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use isolation::{
     Backend, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, HostCommand, HostRoot, IgnoredGrant, LogOptions,
     LogStream, Mode, NodeRoot, NodeSpec, OpCtx, Operation, PrepareReport, Requirements, Result, SlotName, SlotPair,
-    SlotRef, SlotStore, Status, Supervisor, SystemRunner, async_trait, node_path,
+    SlotRef, SlotStore, Status, Supervisor, SystemRunner, async_trait, node_path, run_blocking,
 };
 
 const RUN: &str = "run a command in the node";
@@ -19,6 +20,7 @@ const RUN: &str = "run a command in the node";
 #[derive(Debug)]
 pub struct Bays {
     main: HostCommand,
+    pair: SlotPair,
     slots: SlotStore,
     nodes: Supervisor,
 }
@@ -27,8 +29,22 @@ impl Bays {
     /// Slots below `dir`, whose node stack is the program `main`.
     pub fn new(dir: impl Into<PathBuf>, pair: SlotPair, main: HostCommand) -> Self {
         let slots = SlotStore::new(dir);
-        let nodes = Supervisor::new(slots.dir(), pair, Arc::new(SystemRunner::default()));
-        Self { main, slots, nodes }
+        let nodes = Supervisor::new(slots.dir(), pair.clone(), Arc::new(SystemRunner::default()));
+        Self { main, pair, slots, nodes }
+    }
+
+    /// Starts what was started and not stopped before the host went down. Whatever runs this backend calls it first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Backend::start`].
+    pub async fn boot(&self, ctx: &OpCtx) -> Result<()> {
+        for slot in self.pair.both() {
+            if self.slots.comes_up(slot).await? {
+                self.start(ctx, slot).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes a line to a slot's journal, as `unit` of its node stack would.
@@ -45,8 +61,8 @@ impl Bays {
     }
 
     /// A command as a program of the host.
-    fn inside(&self, slot: &SlotName, spec: &ExecSpec) -> Result<HostCommand> {
-        self.slots.known(slot, RUN)?;
+    async fn inside(&self, slot: &SlotName, spec: &ExecSpec) -> Result<HostCommand> {
+        self.slots.known(slot, RUN).await?;
         match spec.user.as_deref() {
             None | Some("root") => HostCommand::of(spec, &self.root(slot)?),
             Some(_) => Err(Error::new(ErrorKind::Unsupported, RUN).with_field("user")),
@@ -67,7 +83,8 @@ impl Backend for Bays {
     async fn prepare(&self, ctx: &OpCtx, spec: &NodeSpec) -> Result<(Arc<dyn NodeRoot>, PrepareReport)> {
         ctx.lifecycle(Operation::Prepare, &spec.slot, async {
             spec.validate()?;
-            self.requirements().check_commands(&SystemRunner::default())?;
+            let needs = self.requirements();
+            run_blocking(ctx, "look for programs", move |_| needs.check_commands(&SystemRunner::default())).await?;
             let root: Arc<dyn NodeRoot> = Arc::new(self.root(&spec.slot)?);
             let held = self.slots.lock(ctx, &spec.slot).await?;
             let fill =
@@ -100,7 +117,7 @@ impl Backend for Bays {
         let destroy = |held| async {
             self.nodes.stop(slot.slot()).await?;
             // First, since whoever repeats a removal that was cut short may find no slot any more.
-            self.nodes.forget(slot.slot());
+            self.nodes.forget(slot.slot()).await;
             self.slots.remove(ctx, held).await
         };
         self.slots.lifecycle(ctx, Operation::Destroy, slot.slot(), destroy).await
@@ -108,25 +125,25 @@ impl Backend for Bays {
 
     async fn status(&self, ctx: &OpCtx, slot: &dyn SlotRef) -> Result<Status> {
         let look = async {
-            let prepared = self.slots.is_prepared(slot.slot())?;
+            let prepared = self.slots.is_prepared(slot.slot()).await?;
             Ok(if prepared { self.nodes.status(slot.slot()) } else { Status::default() })
         };
         ctx.bound("look at the slot", look).await
     }
 
     async fn exec(&self, ctx: &OpCtx, slot: &dyn SlotRef, spec: &ExecSpec) -> Result<ExecOutput> {
-        let run = async { self.nodes.exec(ctx, slot.slot(), self.inside(slot.slot(), spec)?).await };
+        let run = async { self.nodes.exec(ctx, slot.slot(), self.inside(slot.slot(), spec).await?).await };
         ctx.bound(RUN, run).await
     }
 
     async fn exec_stream(&self, ctx: &OpCtx, slot: &dyn SlotRef, spec: &ExecSpec) -> Result<ExecStream> {
-        let open = async { self.nodes.exec_stream(slot.slot(), self.inside(slot.slot(), spec)?) };
+        let open = async { self.nodes.exec_stream(slot.slot(), self.inside(slot.slot(), spec).await?) };
         Ok(ctx.bound(RUN, open).await?.with_cancel(ctx.cancel()))
     }
 
     async fn logs(&self, ctx: &OpCtx, slot: &dyn SlotRef, options: &LogOptions) -> Result<LogStream> {
         let open = async {
-            self.slots.known(slot.slot(), "open a log")?;
+            self.slots.known(slot.slot(), "open a log").await?;
             Ok(self.nodes.journal().open(slot.slot(), options).with_cancel(ctx.cancel()))
         };
         ctx.bound("open a log", open).await

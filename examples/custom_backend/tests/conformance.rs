@@ -7,6 +7,7 @@ use std::time::Duration;
 use conformance::isolation::{Caps, Fault, Footprint, Harness, Setup};
 use custom_backend::Bays;
 use isolation::{Backend, HostCommand, Mode, NodeSpec, OpCtx, SlotLocks, SlotName, SlotPair, async_trait};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 /// A directory of its own for each case.
 struct Mine {
@@ -37,6 +38,7 @@ impl Harness for Mine {
         caps.main_pid = true;
         caps.fault_hold_lock = true;
         caps.fault_half_root = true;
+        caps.fault_reboot = true;
         caps
     }
 
@@ -49,9 +51,13 @@ impl Harness for Mine {
     }
 
     async fn footprint(&self) -> Footprint {
-        let mut footprint = Footprint::new();
-        footprint.add_files(self.dir.path());
-        footprint
+        let dir = self.dir.path().to_path_buf();
+        let look = move || {
+            let mut footprint = Footprint::new();
+            footprint.add_files(&dir);
+            footprint
+        };
+        tokio::task::spawn_blocking(look).await.expect("looking at files does not panic")
     }
 
     async fn rendered(&self, slot: &SlotName) -> String {
@@ -76,6 +82,21 @@ impl Harness for Mine {
                 let root = self.dir.path().join(slot.as_str());
                 std::fs::create_dir_all(root.join("etc")).ok()?;
                 std::fs::write(root.join("half-done"), "").ok()?;
+                Some(Box::new(()))
+            }
+            Fault::Reboot => {
+                let ctx = OpCtx::new(Duration::from_secs(60));
+                for slot in self.pair().both() {
+                    // As when the host goes down: nobody is told.
+                    let main = self.bays.status(&ctx, slot).await.ok()?.main_pid;
+                    if let Some(main) = main.and_then(|pid| Pid::from_raw(pid.try_into().ok()?)) {
+                        kill_process_group(main, Signal::KILL).ok()?;
+                    }
+                    while self.bays.status(&ctx, slot).await.ok()?.running() {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                }
+                self.bays.boot(&ctx).await.ok()?;
                 Some(Box::new(()))
             }
             _ => None,

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::node;
+use crate::blocking::on_thread;
 use crate::slot_store::is_there;
 use crate::{
     Effect, Error, ErrorKind, ExecOutput, ExecSpec, ExecStream, HostCommand, HostRoot, HostRunner, LogOptions,
@@ -52,6 +53,10 @@ impl Stateful {
         self.nodes.journal().write(slot, unit, line);
     }
 
+    pub(super) fn emit_host(&self, unit: &str, line: &str) {
+        self.nodes.journal().write_host(unit, line);
+    }
+
     pub(super) fn break_next_log(&self, stderr: &str) {
         *self.broken_log.lock().unwrap_or_else(PoisonError::into_inner) = Some(stderr.to_owned());
     }
@@ -82,7 +87,8 @@ impl Stateful {
 
     pub(super) async fn prepare(&self, ctx: &OpCtx, spec: &NodeSpec) -> Result<(Arc<HostRoot>, PrepareReport)> {
         spec.validate()?;
-        self.requirements().check_commands(&*self.runner)?;
+        let (needs, runner) = (self.requirements(), Arc::clone(&self.runner));
+        on_thread("look for programs", move || needs.check_commands(&*runner)).await?;
         let root = Arc::new(self.root(&spec.slot)?);
         let held = self.slots.lock(ctx, &spec.slot).await?;
         self.manager()?;
@@ -108,16 +114,16 @@ impl Stateful {
     }
 
     pub(super) async fn start(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
-        self.slots.startable(slot, "start the slot")?;
+        self.slots.startable(slot, "start the slot").await?;
         let _guard = self.slots.lock(ctx, slot).await?;
         self.manager()?;
         self.up(slot).await
     }
 
     pub(super) async fn restart(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
-        self.slots.startable(slot, "restart the slot")?;
+        self.slots.startable(slot, "restart the slot").await?;
         let _guard = self.slots.lock(ctx, slot).await?;
-        self.slots.startable(slot, "restart the slot")?;
+        self.slots.startable(slot, "restart the slot").await?;
         self.manager()?;
         // What does not run is only started, so that a conflict with the pair leaves it as it is.
         if self.nodes.status(slot).running() {
@@ -128,17 +134,15 @@ impl Stateful {
 
     async fn up(&self, slot: &SlotName) -> Result<()> {
         // Whoever held the slot may have destroyed it.
-        self.slots.startable(slot, "start the slot")?;
+        self.slots.startable(slot, "start the slot").await?;
         if !self.nodes.start(slot, HostCommand::new("sleep", ["infinity"])).await? {
             return Ok(());
         }
         let pid = self.nodes.status(slot).main_pid.map(|pid| pid.to_string()).unwrap_or_default();
         // A registration that is there already is a dead one's: nobody of ours runs.
-        let registered = NodePath::root().join(format!("{slot}.pid")).and_then(|file| {
-            let own = NodeFs::open(self.slots.dir())?;
-            own.write_atomic(&file, 0o644, pid.as_bytes())
-        });
-        if let Err(error) = registered {
+        let (dir, file) = (self.slots.dir().to_owned(), NodePath::root().join(format!("{slot}.pid"))?);
+        let register = move || NodeFs::open(dir)?.write_atomic(&file, 0o644, pid.as_bytes());
+        if let Err(error) = on_thread("register the node", register).await {
             self.nodes.stop(slot).await?;
             return Err(error.with_effect(Effect::Partial));
         }
@@ -148,8 +152,18 @@ impl Stateful {
 
     async fn down(&self, slot: &SlotName) -> Result<()> {
         self.nodes.stop(slot).await?;
-        let _ = std::fs::remove_file(self.file(slot, "pid"));
-        Ok(())
+        let registered = self.file(slot, "pid");
+        let forget = move || {
+            let _ = std::fs::remove_file(registered);
+            Ok(())
+        };
+        on_thread("forget the node", forget).await
+    }
+
+    /// Whether one of the files is there.
+    async fn any(&self, files: Vec<PathBuf>) -> Result<bool> {
+        let look = move || files.iter().try_fold(false, |there, file| Ok(there || is_there(file)?));
+        on_thread("look at the slot", look).await
     }
 
     pub(super) async fn reboot(&self) -> Result<()> {
@@ -160,7 +174,7 @@ impl Stateful {
             self.nodes.stop(slot).await?;
         }
         for slot in self.pair.both() {
-            if is_there(&self.file(slot, "pid"))? {
+            if self.any(vec![self.file(slot, "pid")]).await? {
                 // One that can't start keeps the host from nothing else.
                 let _ = self.up(slot).await;
             }
@@ -169,7 +183,7 @@ impl Stateful {
     }
 
     pub(super) async fn stop(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
-        if !self.slots.is_prepared(slot)? {
+        if !self.slots.is_prepared(slot).await? {
             return Ok(());
         }
         let _guard = self.slots.lock(ctx, slot).await?;
@@ -178,35 +192,36 @@ impl Stateful {
     }
 
     pub(super) async fn destroy(&self, ctx: &OpCtx, slot: &SlotName) -> Result<()> {
-        let mut there = is_there(&self.slots.root_dir(slot))?;
-        for suffix in ["json", "conf", "pid"] {
-            there |= is_there(&self.file(slot, suffix))?;
-        }
-        if !there {
+        let mut files = vec![self.slots.root_dir(slot)];
+        files.extend(["json", "conf", "pid"].map(|suffix| self.file(slot, suffix)));
+        if !self.any(files).await? {
             return Ok(());
         }
         let held = self.slots.lock(ctx, slot).await?;
         self.manager()?;
         self.down(slot).await?;
+        // First, since whoever repeats a removal that was cut short may find no slot any more.
+        self.nodes.forget(slot).await;
         self.slots.remove(ctx, held.clone()).await?;
-        NodeFs::open(self.slots.dir())?.remove(&NodePath::root().join(format!("{slot}.conf"))?)?;
-        self.nodes.forget(slot);
-        Ok(())
+        let (dir, file) = (self.slots.dir().to_owned(), NodePath::root().join(format!("{slot}.conf"))?);
+        on_thread("remove the configuration", move || NodeFs::open(dir)?.remove(&file)).await
     }
 
-    pub(super) fn status(&self, slot: &SlotName) -> Result<Status> {
+    pub(super) async fn status(&self, slot: &SlotName) -> Result<Status> {
         self.manager()?;
-        if !self.slots.is_prepared(slot)? {
+        if !self.slots.is_prepared(slot).await? {
             return Ok(Status::default());
         }
         Ok(self.nodes.status(slot))
     }
 
     /// The command as a program of this host.
-    fn inside(&self, slot: &SlotName, spec: &ExecSpec) -> Result<HostCommand> {
+    async fn inside(&self, slot: &SlotName, spec: &ExecSpec) -> Result<HostCommand> {
         const RUN: &str = "run a command in the node";
-        self.slots.known(slot, RUN)?;
-        let ids = spec.user.as_deref().map(|user| node::user_ids(user).ok_or_else(|| no_user(RUN))).transpose()?;
+        self.slots.known(slot, RUN).await?;
+        let user = spec.user.clone();
+        let look = move || user.map(|user| node::user_ids(&user).ok_or_else(|| no_user(RUN))).transpose();
+        let ids = on_thread(RUN, look).await?;
         let ids = ids.filter(|(uid, _)| *uid != 0);
         if ids.is_some() && !rustix::process::geteuid().is_root() {
             return Err(Error::new(ErrorKind::Unsupported, RUN).with_field("user"));
@@ -217,15 +232,15 @@ impl Stateful {
     }
 
     pub(super) async fn exec(&self, ctx: &OpCtx, slot: &SlotName, spec: &ExecSpec) -> Result<ExecOutput> {
-        self.nodes.exec(ctx, slot, self.inside(slot, spec)?).await
+        self.nodes.exec(ctx, slot, self.inside(slot, spec).await?).await
     }
 
-    pub(super) fn exec_stream(&self, slot: &SlotName, spec: &ExecSpec) -> Result<ExecStream> {
-        self.nodes.exec_stream(slot, self.inside(slot, spec)?)
+    pub(super) async fn exec_stream(&self, slot: &SlotName, spec: &ExecSpec) -> Result<ExecStream> {
+        self.nodes.exec_stream(slot, self.inside(slot, spec).await?)
     }
 
-    pub(super) fn logs(&self, slot: &SlotName, options: &LogOptions) -> Result<LogStream> {
-        self.slots.known(slot, "open a log")?;
+    pub(super) async fn logs(&self, slot: &SlotName, options: &LogOptions) -> Result<LogStream> {
+        self.slots.known(slot, "open a log").await?;
         if let Some(stderr) = self.broken_log.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let script = "printf '%s' \"$0\" >&2; exit 1";
             return SystemRunner::default().log(HostCommand::new("sh", ["-c", script, &stderr]));

@@ -30,7 +30,7 @@ impl HostView {
         }
     }
 
-    /// A made-up machine whose files are below `root`.
+    /// A made-up machine whose files are below `root`. Its links are followed as those of this machine: it is for tests.
     pub fn at(root: impl Into<PathBuf>, runner: Arc<dyn HostRunner>, privileged: bool) -> Self {
         Self { root: root.into(), runner, privileged }
     }

@@ -43,7 +43,7 @@ fn the_mark_comes_last_and_goes_first() {
     let broken = prepare(&store, &spec(&[]), |_, _| Err(Error::new(ErrorKind::Artifact, "fill a root")));
     let broken = broken.unwrap_err();
     assert_eq!((broken.kind(), broken.effect()), (ErrorKind::Artifact, Effect::Partial));
-    assert!(!store.is_prepared(&slot).unwrap());
+    assert!(!is_there(&store.mark(&slot)).unwrap());
     assert!(prepare(&store, &spec(&[]), fill).unwrap());
     assert_eq!(names(&store.root_dir(&slot)), ["file"]);
     assert!(!prepare(&store, &spec(&[]), |_, _| unreachable!()).unwrap());
@@ -64,6 +64,21 @@ fn the_mark_comes_last_and_goes_first() {
     assert_eq!(prepare(&store, &spec(&[]), fill).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
+#[test]
+fn a_spec_that_could_not_be_read_back_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, slot) = (SlotStore::new(dir.path()), SlotName::new("kube1").unwrap());
+    let long = |bytes| spec(&[]).with_version("1".repeat(bytes));
+    let error = prepare(&store, &long(LIMIT), |_, _| unreachable!()).unwrap_err();
+    assert_eq!((error.kind(), error.reason()), (ErrorKind::InvalidInput, Some(Reason::TooLong)));
+    assert_eq!((error.effect(), names(dir.path())), (Effect::None, Vec::new()));
+    // The longest that is kept is read back.
+    for changed in [true, false] {
+        assert_eq!(prepare(&store, &long(LIMIT - 100), |_, _| Ok(())).unwrap(), changed);
+    }
+    remove(&store, &slot).unwrap();
+}
+
 #[tokio::test]
 async fn what_was_never_prepared_is_not_touched() {
     let dir = tempfile::tempdir().unwrap();
@@ -81,8 +96,8 @@ async fn what_was_never_prepared_is_not_touched() {
     assert_eq!(names(store.dir()), [""; 0]);
 }
 
-#[test]
-fn a_change_that_was_cut_short_is_no_finished_root() {
+#[tokio::test]
+async fn a_change_that_was_cut_short_is_no_finished_root() {
     let dir = tempfile::tempdir().unwrap();
     let (store, slot) = (SlotStore::new(dir.path()), SlotName::new("kube1").unwrap());
     let [x, y, z] = ["/dev/kvm", "/dev/null", "/dev/zero"]
@@ -90,12 +105,12 @@ fn a_change_that_was_cut_short_is_no_finished_root() {
     let one = |grant: &Grant| spec(std::slice::from_ref(grant));
     let fails = |_: &NodeFs, _: Option<&NodeSpec>| Err(Error::new(ErrorKind::Artifact, "write a root"));
     assert!(prepare(&store, &one(&x), |_, _| Ok(())).unwrap());
-    store.startable(&slot, "start").unwrap();
+    store.startable(&slot, "start").await.unwrap();
     for grant in [&y, &z] {
         let error = prepare(&store, &one(grant), fails).unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Artifact, Effect::Partial));
-        assert_eq!(store.startable(&slot, "start").unwrap_err().kind(), ErrorKind::NotPrepared);
-        assert!(store.is_prepared(&slot).unwrap());
+        assert_eq!(store.startable(&slot, "start").await.unwrap_err().kind(), ErrorKind::NotPrepared);
+        assert!(is_there(&store.mark(&slot)).unwrap());
     }
     // Back to the first: the root may hold grants of all three.
     let back = prepare(&store, &one(&x), |_, before| {
@@ -103,7 +118,7 @@ fn a_change_that_was_cut_short_is_no_finished_root() {
         Ok(())
     });
     assert!(back.unwrap());
-    store.startable(&slot, "start").unwrap();
+    store.startable(&slot, "start").await.unwrap();
     assert!(!prepare(&store, &one(&x), |_, _| unreachable!()).unwrap());
     // A link in place of the root is not followed.
     let aside = dir.path().join("aside");
@@ -123,7 +138,8 @@ async fn what_can_not_be_found_out_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "").unwrap();
     let (store, slot) = (SlotStore::new(dir.path().join("file/slots")), SlotName::new("kube1").unwrap());
-    assert_eq!(store.is_prepared(&slot).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(store.is_prepared(&slot).await.unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(store.comes_up(&slot).await.unwrap_err().kind(), ErrorKind::Io);
     let ctx = OpCtx::new(Duration::from_secs(60));
     for operation in [Operation::Start, Operation::Stop, Operation::Restart, Operation::Destroy] {
         let done = store.lifecycle(&ctx, operation, &slot, |_| async { panic!("nobody knows whether there is one") });
@@ -141,8 +157,10 @@ async fn a_call_that_waited_for_a_destroy_finds_nothing() {
         let held = store.lock(&ctx, &slot).await.unwrap();
         let call = store.lifecycle(&ctx, operation, &slot, |_| async { panic!("the slot is gone") });
         let destroy = async {
-            // The call has been polled, and waits.
-            tokio::task::yield_now().await;
+            // The call waits for the slot.
+            while store.locks.in_line(&slot) < 2 {
+                tokio::task::yield_now().await;
+            }
             remove(&store, &slot).unwrap();
             drop(held);
         };
@@ -155,6 +173,38 @@ async fn a_call_that_waited_for_a_destroy_finds_nothing() {
         }
         assert_eq!(names(dir.path()), [""; 0]);
     }
+}
+
+#[tokio::test]
+async fn what_was_started_and_not_stopped_comes_up_with_the_host() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, slot) = (SlotStore::new(dir.path()), SlotName::new("kube1").unwrap());
+    let ctx = OpCtx::new(Duration::from_secs(60));
+    prepare(&store, &spec(&[]), |_, _| Ok(())).unwrap();
+    let run = |operation, done: Result<()>| store.lifecycle(&ctx, operation, &slot, |_| async { done });
+    let failed = || Err(Error::new(ErrorKind::Command, "do it"));
+    for (operation, succeeds, up) in [
+        (Operation::Start, false, false),
+        (Operation::Start, true, true),
+        (Operation::Start, true, true),
+        (Operation::Restart, false, true),
+        // What is to be stopped does not come up again, and be it that it runs on until then.
+        (Operation::Stop, false, false),
+        (Operation::Restart, true, true),
+        (Operation::Stop, true, false),
+        (Operation::Stop, true, false),
+        (Operation::Start, true, true),
+        (Operation::Destroy, false, false),
+    ] {
+        let done = run(operation, if succeeds { Ok(()) } else { failed() }).await;
+        assert_eq!((done.is_ok(), store.comes_up(&slot).await.unwrap()), (succeeds, up), "{operation} {succeeds}");
+    }
+    run(Operation::Start, Ok(())).await.unwrap();
+    let written = std::fs::metadata(store.up(&slot)).unwrap().modified().unwrap();
+    run(Operation::Start, Ok(())).await.unwrap();
+    assert_eq!(std::fs::metadata(store.up(&slot)).unwrap().modified().unwrap(), written);
+    remove(&store, &slot).unwrap();
+    assert_eq!(names(dir.path()), [""; 0]);
 }
 
 #[tokio::test]
@@ -181,7 +231,7 @@ async fn what_nobody_waits_for_keeps_the_slot_until_it_has_ended() {
     assert_eq!(busy.kind(), ErrorKind::Busy);
     go_on.send(()).unwrap();
     let held = store.lock(&ctx, &slot).await.unwrap();
-    assert!(!store.is_prepared(&slot).unwrap(), "it was cut short");
+    assert!(!is_there(&store.mark(&slot)).unwrap(), "it was cut short");
     assert!(store.prepare(&ctx, held, &spec, |_, _, _| Ok(())).await.unwrap());
     // The guard says which slot is meant.
     let held = store.lock(&ctx, &SlotName::new("kube2").unwrap()).await.unwrap();

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 
-use super::{RootfsSource, on_thread};
+use super::{LOOK, RootfsSource, on_thread};
+use crate::blocking::on_thread as look;
 use crate::{Error, ErrorKind, NodeFs, NodePath, OpCtx, Result, Stop};
 
 /// How deep a tree may be.
@@ -28,11 +29,13 @@ impl DirSource {
 #[async_trait]
 impl RootfsSource for DirSource {
     async fn identity(&self) -> Result<String> {
-        let found = std::fs::metadata(&self.dir).ok().filter(std::fs::Metadata::is_dir);
-        let Some(found) = found else {
-            return Err(Error::new(ErrorKind::Artifact, "look at the root file system").with_path(&self.dir));
-        };
-        Ok(format!("dir {} {}.{:09}", self.dir.display(), found.mtime(), found.mtime_nsec()))
+        let dir = self.dir.clone();
+        look(LOOK, move || {
+            let found = std::fs::metadata(&dir).ok().filter(std::fs::Metadata::is_dir);
+            let found = found.ok_or_else(|| Error::new(ErrorKind::Artifact, LOOK).with_path(&dir))?;
+            Ok(format!("dir {} {}.{:09}", dir.display(), found.mtime(), found.mtime_nsec()))
+        })
+        .await
     }
 
     fn in_place(&self) -> bool {

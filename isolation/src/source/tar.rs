@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use tar::{Archive, Entry, EntryType};
 
 use super::dir::own;
-use super::{RootfsSource, on_thread};
+use super::{LOOK, RootfsSource, on_thread};
+use crate::blocking::on_thread as look;
 use crate::{Error, ErrorKind, NodeFileKind, NodeFs, NodePath, OpCtx, Result, Stop};
 
 /// How much may be read for one entry besides the content of its file: headers, long names, extended attributes.
@@ -88,15 +89,18 @@ impl TarSource {
 #[async_trait]
 impl RootfsSource for TarSource {
     async fn identity(&self) -> Result<String> {
-        let mut text = String::from("tar");
-        for path in &self.layers {
-            let found = std::fs::metadata(path).map_err(|cause| {
-                Error::new(ErrorKind::Artifact, "look at the root file system").with_path(path).because(cause)
-            })?;
-            let (seconds, nanos) = (found.mtime(), found.mtime_nsec());
-            text.push_str(&format!(" {} {} {seconds}.{nanos:09}", path.display(), found.len()));
-        }
-        Ok(text)
+        let layers = self.layers.clone();
+        look(LOOK, move || {
+            let mut text = String::from("tar");
+            for path in &layers {
+                let absent = |cause| Error::new(ErrorKind::Artifact, LOOK).with_path(path).because(cause);
+                let found = std::fs::metadata(path).map_err(absent)?;
+                let (seconds, nanos) = (found.mtime(), found.mtime_nsec());
+                text.push_str(&format!(" {} {} {seconds}.{nanos:09}", path.display(), found.len()));
+            }
+            Ok(text)
+        })
+        .await
     }
 
     fn in_place(&self) -> bool {

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::time::{Instant, sleep};
 
+use crate::blocking::on_thread;
 use crate::{Effect, Error, ErrorKind, Result};
 
 /// The variable that marks a process as a slot's.
@@ -22,9 +23,11 @@ const END: &str = "end the processes of the slot";
 pub(super) async fn end(mark: &str) -> Result<()> {
     let begun = Instant::now();
     loop {
-        let found = end_now(mark);
-        let found =
-            found.map_err(|cause| Error::new(ErrorKind::Io, END).with_effect(Effect::Partial).because(cause))?;
+        let mark = mark.to_owned();
+        let looked = move || {
+            end_now(&mark).map_err(|cause| Error::new(ErrorKind::Io, END).with_effect(Effect::Partial).because(cause))
+        };
+        let found = on_thread(END, looked).await?;
         if found == 0 {
             return Ok(());
         }

@@ -95,6 +95,12 @@ pub(super) fn cases() -> Vec<Case> {
         )
         .needs("stream exec", |c| c.stream_exec),
         Case::new(
+            "exec::cancelled_stream_ends",
+            "When its call is cancelled, a command that is talked to ends inside too, also after the call has returned.",
+            ends::cancelled_stream_ends,
+        )
+        .needs("stream exec", |c| c.stream_exec),
+        Case::new(
             "exec::stream_is_refused_alike",
             "What `exec` refuses before it runs anything, `exec_stream` refuses with the same kind of error.",
             ends::stream_is_refused_alike,

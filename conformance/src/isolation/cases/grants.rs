@@ -20,7 +20,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new(
             "grants::only_the_new_ones",
-            "Preparing again with other grants leaves exactly the new ones.",
+            "Preparing again with other grants leaves exactly the new ones, and says that something changed.",
             only_the_new_ones,
         )
         .needs("mounts or devices", |c| c.mounts || c.devices),
@@ -196,7 +196,8 @@ async fn replaced(bed: &B, old: Vec<Grant>, new: Vec<Grant>) -> Outcome<Arc<dyn 
     let want = bed.harness().rendered(&slot).await;
     bed.destroy(&slot).await?;
     bed.prepare_with(&old).await?;
-    let (root, _) = bed.prepare_with(&new).await?;
+    let (root, report) = bed.prepare_with(&new).await?;
+    equal("`changed` of the second report", report.changed, true)?;
     equal("what is rendered after the second `prepare`", bed.harness().rendered(&slot).await, want)?;
     Ok(root)
 }
@@ -256,6 +257,7 @@ async fn invalid(bed: B) -> Outcome {
         Grant::library_path(Purpose::HostMount, host("/usr/lib")?),
         Grant::mount(Purpose::HostMount, host("/usr")?).with_target(node_path!("/mnt/a:b")),
         Grant::mount(Purpose::HostMount, host("/usr")?).with_target(node_path!("/mnt/a\n[Service]")),
+        Grant::mount(Purpose::HostMount, host("/usr")?).with_target(NodePath::root()),
     ] {
         let step = format!("preparing with {bad:?}");
         let spec = bed.spec(&bed.a()).with_grants([&good[..], &[bad][..]].concat());

@@ -39,6 +39,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("logs::one_unit", UNITS, one_unit),
         Case::new("logs::all_units", UNITS, all_units),
         Case::new("logs::not_the_other_slots", UNITS, not_the_other_slots),
+        Case::new("logs::beside_the_other", "Work on one slot leaves the other slot as it is.", beside_the_other),
+        Case::new("logs::not_the_hosts", UNITS, not_the_hosts).needs("host line", |c| c.fault_host_line),
         Case::new("logs::cursor", "Entries carry a cursor, and a log opened after it goes on behind it.", cursor),
         Case::new("logs::stopped_slot", "A stopped slot's log can still be read.", stopped_slot)
             .needs("logs when stopped", |c| c.logs_when_stopped),
@@ -177,7 +179,11 @@ async fn dropped(bed: B) -> Outcome {
 
 async fn last_lines(bed: B) -> Outcome {
     let (slot, _) = bed.up().await?;
-    emit(&bed, &slot, KUBELET, (0..30).map(|n| format!("line-{n}."))).await;
+    for n in 0..30 {
+        emit(&bed, &slot, KUBELET, [format!("line-{n}.")]).await;
+        // Whoever counts lines of other units, too, comes to another end.
+        emit(&bed, &slot, CONTAINERD, [format!("other-{n}.")]).await;
+    }
     let options = cat().with_unit(unit(KUBELET)?).with_lines(3);
     let got = lines(&bed, &slot, &options, "").await?;
     equal("the last three lines", got, vec!["line-27.".to_owned(), "line-28.".to_owned(), "line-29.".to_owned()])
@@ -203,7 +209,13 @@ async fn one_unit(bed: B) -> Outcome {
     emit(&bed, &slot, KUBELET, ["word-mine".to_owned()]).await;
     emit(&bed, &slot, CONTAINERD, ["word-theirs".to_owned()]).await;
     let got = lines(&bed, &slot, &cat().with_unit(unit(KUBELET)?), "word-").await?;
-    equal("one unit's lines", got, vec!["word-mine".to_owned()])
+    equal("one unit's lines", got, vec!["word-mine".to_owned()])?;
+    let mut log = open(&bed, &slot, &cat().with_unit(unit(KUBELET)?).with_follow(true)).await?;
+    emit(&bed, &slot, CONTAINERD, ["word-theirs-again".to_owned()]).await;
+    emit(&bed, &slot, KUBELET, ["word-end".to_owned()]).await;
+    let text = read_until(&mut log, "word-end").await?;
+    ok("closing it", log.close().await)?;
+    ensure(!text.contains("word-theirs"), "one unit's lines, following", "none of another unit", || text.clone())
 }
 
 async fn all_units(bed: B) -> Outcome {
@@ -244,6 +256,40 @@ async fn not_the_other_slots(bed: B) -> Outcome {
     equal("that of one of its units", lines(&bed, &a, &of_one, "word-").await?, first)
 }
 
+async fn beside_the_other(bed: B) -> Outcome {
+    let (slot, _) = bed.up().await?;
+    emit(&bed, &slot, KUBELET, ["word-before".to_owned()]).await;
+    bed.prepare(&bed.b()).await?;
+    bed.destroy(&bed.b()).await?;
+    emit(&bed, &slot, KUBELET, ["word-after".to_owned()]).await;
+    let want = vec!["word-before".to_owned(), "word-after".to_owned()];
+    equal("the log of a slot beside which the other was destroyed", lines(&bed, &slot, &cat(), "word-").await?, want)
+}
+
+async fn not_the_hosts(bed: B) -> Outcome {
+    let (slot, _) = bed.up().await?;
+    let by_host = |line: &'static str| bed.inject(Fault::HostLine { unit: KUBELET, line });
+    by_host("word-of-the-host").await?;
+    emit(&bed, &slot, KUBELET, ["word-own".to_owned()]).await;
+    by_host("word-of-the-host-again").await?;
+    let own = vec!["word-own".to_owned()];
+    let of_one = cat().with_unit(unit(KUBELET)?);
+    equal("the log of all units", lines(&bed, &slot, &cat(), "word-").await?, own.clone())?;
+    equal("that of a unit whose name one of the host has", lines(&bed, &slot, &of_one, "word-").await?, own.clone())?;
+    let last = lines(&bed, &slot, &of_one.clone().with_lines(1), "").await?;
+    equal("its last line", last, own)?;
+    for (n, options) in [cat(), of_one].into_iter().enumerate() {
+        let mut log = open(&bed, &slot, &options.with_follow(true)).await?;
+        by_host("word-of-the-host-meanwhile").await?;
+        let end = format!("word-end-{n}");
+        emit(&bed, &slot, KUBELET, [end.clone()]).await;
+        let text = read_until(&mut log, &end).await?;
+        ok("closing it", log.close().await)?;
+        ensure(!text.contains("of-the-host"), "a following log", "no line of the host", || text.clone())?;
+    }
+    Ok(())
+}
+
 async fn cursor(bed: B) -> Outcome {
     let (slot, _) = bed.up().await?;
     emit(&bed, &slot, KUBELET, (0..6).map(|n| format!("line-{n}."))).await;
@@ -255,10 +301,17 @@ async fn cursor(bed: B) -> Outcome {
     }
     ok("closing the entries", entries.close().await)?;
     let Some(third) = third else { return Err(Failure::new("the third entry", "one", "the end")) };
+    let options = options.with_after(third.cursor.clone());
     equal("the third entry", (third.message.as_str(), third.unit.as_deref()), ("line-2.", Some(KUBELET)))?;
-    let mut entries = LogEntries::new(open(&bed, &slot, &options.with_after(third.cursor)).await?);
+    let mut entries = LogEntries::new(open(&bed, &slot, &options).await?);
     let next = ok("reading an entry", within("an entry", secs(10), entries.next()).await?)?;
     equal("the entry behind the third", next.map(|entry| entry.message), Some("line-3.".to_owned()))?;
+    ok("closing the entries", entries.close().await)?;
+    let mut entries = LogEntries::new(open(&bed, &slot, &options.with_follow(true)).await?);
+    for want in ["line-3.", "line-4.", "line-5."] {
+        let next = ok("reading an entry", within("an entry", secs(10), entries.next()).await?)?;
+        equal("an entry behind the third, following", next.map(|entry| entry.message), Some(want.to_owned()))?;
+    }
     ok("closing the entries", entries.close().await)
 }
 

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use isolation::{ErrorKind, EventSink, ExecSpec, LogOptions, OpCtx, Operation, Phase, SlotName, SlotState};
+use isolation::{
+    Cancel, ErrorKind, EventSink, ExecSpec, Grant, HostPath, LogOptions, OpCtx, Operation, Phase, Purpose, SlotName,
+    SlotState,
+};
 
 use super::super::Fault;
 use super::super::bed::{ok, refused};
@@ -147,19 +150,27 @@ async fn one_after_the_other(bed: B) -> Outcome {
 async fn beside_a_destroy(bed: &B, slot: &SlotName) -> Outcome {
     bed.start(slot).await?;
     let held = if bed.harness().caps().fault_hold_lock { Some(bed.inject(Fault::HoldLock(slot)).await?) } else { None };
-    let release = async {
-        match held {
-            Some(_held) => somebody_gives_up(bed, Operation::Stop, slot, millis(300)).await,
-            None => Ok(()),
+    let (ctx, calls) = (bed.ctx(), [Operation::Start, Operation::Restart]);
+    let behind_it = async {
+        // Where the slot is held, the destroy is the first in line by the time that somebody has given up.
+        if held.is_some() {
+            somebody_gives_up(bed, Operation::Stop, slot, millis(300)).await?;
         }
+        let release = async {
+            match held {
+                Some(_held) => somebody_gives_up(bed, Operation::Stop, slot, millis(300)).await,
+                None => Ok(()),
+            }
+        };
+        let (done, waited) = tokio::join!(join_all(calls.map(|operation| call(bed, operation, &ctx, slot))), release);
+        waited.map(|()| done)
     };
-    let (ctx, calls) = (bed.ctx(), [Operation::Destroy, Operation::Start, Operation::Restart]);
-    let (done, waited) = tokio::join!(join_all(calls.map(|operation| call(bed, operation, &ctx, slot))), release);
-    waited?;
-    for (operation, done) in calls.iter().zip(done) {
+    let (destroyed, done) = tokio::join!(call(bed, Operation::Destroy, &ctx, slot), behind_it);
+    ok("destroy at once with others", destroyed)?;
+    for (operation, done) in calls.iter().zip(done?) {
         let step = format!("{operation} at once with others");
         match done {
-            Err(error) if *operation != Operation::Destroy && error.kind() == ErrorKind::UnknownSlot => {}
+            Err(error) if error.kind() == ErrorKind::UnknownSlot => {}
             done => ok(&step, done)?,
         }
     }
@@ -263,6 +274,13 @@ async fn events_in_pairs(bed: B) -> Outcome {
     let ctx = bed.ctx().with_events(sink);
     let backend = bed.backend();
     refused("starting a slot that was never prepared", backend.start(&ctx, &slot).await, ErrorKind::UnknownSlot)?;
+    let invalid = Grant::device(Purpose::HostMount, ok("a device", HostPath::new("/dev/null"))?);
+    let invalid = backend.prepare(&ctx, &bed.spec(&slot).with_grants(vec![invalid])).await;
+    refused("preparing with a grant that is none", invalid, ErrorKind::InvalidGrant)?;
+    let cancel = Cancel::new();
+    cancel.cancel();
+    let cancelled = backend.start(&ctx.clone().with_cancel(cancel), &slot).await;
+    refused("starting, and cancelled before", cancelled, ErrorKind::Cancelled)?;
     ok("preparing", backend.prepare(&ctx, &bed.spec(&slot)).await)?;
     ok("starting", backend.start(&ctx, &slot).await)?;
     ok("restarting", backend.restart(&ctx, &slot).await)?;
@@ -270,25 +288,27 @@ async fn events_in_pairs(bed: B) -> Outcome {
     ok("destroying", backend.destroy(&ctx, &slot).await)?;
     let events = std::mem::take(&mut *seen.lock().unwrap_or_else(|poison| poison.into_inner()));
     let ends: Vec<_> = events.iter().filter(|event| !matches!(event.phase, Phase::Progress(_))).collect();
+    let failed = |kind: ErrorKind| Phase::Failed(kind.into());
     let calls = [
-        Operation::Start,
-        Operation::Prepare,
-        Operation::Start,
-        Operation::Restart,
-        Operation::Stop,
-        Operation::Destroy,
+        (Operation::Start, failed(ErrorKind::UnknownSlot)),
+        (Operation::Prepare, failed(ErrorKind::InvalidGrant)),
+        (Operation::Start, failed(ErrorKind::Cancelled)),
+        (Operation::Prepare, Phase::Finished),
+        (Operation::Start, Phase::Finished),
+        (Operation::Restart, Phase::Finished),
+        (Operation::Stop, Phase::Finished),
+        (Operation::Destroy, Phase::Finished),
     ];
-    equal("the number of first and last events of six calls", ends.len(), 2 * calls.len())?;
-    let mut ids = std::collections::BTreeSet::new();
-    for (n, (pair, operation)) in ends.chunks(2).zip(calls).enumerate() {
+    equal("the number of first and last events of eight calls", ends.len(), 2 * calls.len())?;
+    let (mut ids, count) = (std::collections::BTreeSet::new(), calls.len());
+    for (n, (pair, (operation, end))) in ends.chunks(2).zip(calls).enumerate() {
         let step = format!("the events of call {n}, {operation}");
         let shape = (&pair[0].phase, &pair[1].phase, pair[0].operation, pair[1].operation, &pair[0].slot);
-        let end = if n == 0 { Phase::Failed(ErrorKind::UnknownSlot.into()) } else { Phase::Finished };
         equal(&step, shape, (&Phase::Started, &end, operation, operation, &slot))?;
         equal(&format!("{step}: their ids"), pair[0].op_id, pair[1].op_id)?;
         ids.insert(pair[0].op_id);
     }
-    equal("the number of ids of six calls", ids.len(), calls.len())
+    equal("the number of ids of eight calls", ids.len(), count)
 }
 
 async fn no_secrets(bed: B) -> Outcome {

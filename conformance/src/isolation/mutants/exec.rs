@@ -212,6 +212,22 @@ fn ends() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "what is dropped of the standard error is not told",
+            &["exec::long_output_is_dropped"],
+            Hooks::new().exec(|i, ctx, (slot, spec)| async move {
+                let output = i.backend().exec(&ctx, &slot, &spec).await?;
+                let told = output.truncated && !output.stdout.is_empty();
+                Ok(output.with_truncated(told))
+            }),
+        ),
+        Mutant::new(
+            "a stream is not cancelled any more",
+            &["exec::cancelled_stream_ends"],
+            Hooks::new().exec_stream(|i, ctx, (slot, spec)| async move {
+                i.backend().exec_stream(&ctx.with_cancel(isolation::Cancel::new()), &slot, &spec).await
+            }),
+        ),
+        Mutant::new(
             "a dropped stream lives on",
             &["exec::dropped_stream_ends"],
             Hooks::new().exec_stream(|i, ctx, (slot, spec)| async move {

@@ -58,6 +58,16 @@ fn grants() -> Vec<Mutant> {
             i.remember("grants", grants.clone());
             grants
         }),
+        Mutant::new(
+            "a change of grants is not told",
+            &["grants::only_the_new_ones"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                let anew = i.root(&spec.slot).is_none_or(|root| !root.dir().exists());
+                let (root, mut report) = i.backend().prepare(&ctx, &spec).await?;
+                report.changed &= anew;
+                Ok((root, report))
+            }),
+        ),
         asked("the last grant is lost", &["grants::order_of_discovery"], |_, mut grants| {
             grants.pop();
             grants

@@ -1,4 +1,4 @@
-//! A backend that goes its own way where a hook says so, and the inner one's everywhere else.
+//! A backend and a harness that go their own way where a hook says so, and the inner one's everywhere else.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -21,7 +21,13 @@ type Root = Arc<dyn NodeRoot>;
 
 /// What a hook works with: the honest backend, and a place for what it remembers.
 #[derive(Clone)]
-pub(super) struct Inner(Arc<Parts>);
+pub struct Inner(Arc<Parts>);
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Inner").field(self.backend()).finish()
+    }
+}
 
 struct Parts {
     harness: Arc<dyn Harness>,
@@ -31,54 +37,61 @@ struct Parts {
     memory: Mutex<HashMap<String, Box<dyn Any + Send>>>,
 }
 
+const HOST_LINES: &str = "lines of the host";
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inner {
-    pub(super) fn backend(&self) -> &Arc<dyn Backend> {
+    pub fn backend(&self) -> &Arc<dyn Backend> {
         &self.0.backend
     }
 
-    pub(super) fn pair(&self) -> SlotPair {
+    pub fn pair(&self) -> SlotPair {
         self.0.harness.pair()
     }
 
-    pub(super) fn spec(&self, slot: &SlotName) -> NodeSpec {
+    pub fn spec(&self, slot: &SlotName) -> NodeSpec {
         self.0.harness.spec(slot)
     }
 
     /// The root that was prepared last for a slot.
-    pub(super) fn root(&self, slot: &SlotName) -> Option<Root> {
+    pub fn root(&self, slot: &SlotName) -> Option<Root> {
         lock(&self.0.roots).get(slot).cloned()
     }
 
+    /// What units of the host have written, as far as the harness was told to have them write.
+    pub fn host_lines(&self) -> Vec<String> {
+        self.recall(HOST_LINES).unwrap_or_default()
+    }
+
     /// How often this was asked before.
-    pub(super) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         let mut count = lock(&self.0.count);
         *count += 1;
         *count - 1
     }
 
     /// Keeps `value` under `name`, and gives what was there.
-    pub(super) fn remember<T: Any + Send>(&self, name: &str, value: T) -> Option<T> {
+    pub fn remember<T: Any + Send>(&self, name: &str, value: T) -> Option<T> {
         let before = lock(&self.0.memory).insert(name.to_owned(), Box::new(value));
         before.and_then(|before| before.downcast().ok()).map(|before| *before)
     }
 
     /// A copy of what is under `name`.
-    pub(super) fn recall<T: Any + Send + Clone>(&self, name: &str) -> Option<T> {
+    pub fn recall<T: Any + Send + Clone>(&self, name: &str) -> Option<T> {
         lock(&self.0.memory).get(name).and_then(|value| value.downcast_ref()).cloned()
     }
 
-    pub(super) fn forget(&self, name: &str) {
+    pub fn forget(&self, name: &str) {
         lock(&self.0.memory).remove(name);
     }
 }
 
 /// Where a mutant goes its own way.
 #[derive(Default, Clone)]
-pub(super) struct Hooks {
+pub struct Hooks {
     mode: Option<Ask<Mode>>,
     requirements: Option<Ask<Requirements>>,
     prepare: Option<Hook<NodeSpec, (Root, PrepareReport)>>,
@@ -91,6 +104,7 @@ pub(super) struct Hooks {
     exec: Option<Hook<(SlotName, ExecSpec), ExecOutput>>,
     exec_stream: Option<Hook<(SlotName, ExecSpec), ExecStream>>,
     logs: Option<Hook<(SlotName, LogOptions), LogStream>>,
+    caps: Option<Arc<dyn Fn(&mut Caps) + Send + Sync>>,
 }
 
 impl fmt::Debug for Hooks {
@@ -101,7 +115,7 @@ impl fmt::Debug for Hooks {
 
 macro_rules! on {
     ($name:ident, $arg:ty, $out:ty) => {
-        pub(super) fn $name<F>(mut self, hook: impl Fn(Inner, OpCtx, $arg) -> F + Send + Sync + 'static) -> Self
+        pub fn $name<F>(mut self, hook: impl Fn(Inner, OpCtx, $arg) -> F + Send + Sync + 'static) -> Self
         where
             F: Future<Output = Result<$out>> + Send + 'static,
         {
@@ -112,22 +126,27 @@ macro_rules! on {
 }
 
 impl Hooks {
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self::default()
     }
 
-    pub(super) fn mode(mut self, hook: impl Fn(&Inner) -> Mode + Send + Sync + 'static) -> Self {
+    pub fn mode(mut self, hook: impl Fn(&Inner) -> Mode + Send + Sync + 'static) -> Self {
         self.mode = Some(Arc::new(hook));
         self
     }
 
-    pub(super) fn requirements(mut self, hook: impl Fn(&Inner) -> Requirements + Send + Sync + 'static) -> Self {
+    pub fn requirements(mut self, hook: impl Fn(&Inner) -> Requirements + Send + Sync + 'static) -> Self {
         self.requirements = Some(Arc::new(hook));
         self
     }
 
-    pub(super) fn root(mut self, hook: impl Fn(Root) -> LyingRoot + Send + Sync + 'static) -> Self {
+    pub fn root(mut self, hook: impl Fn(Root) -> LyingRoot + Send + Sync + 'static) -> Self {
         self.root = Some(Arc::new(hook));
+        self
+    }
+
+    pub fn caps(mut self, hook: impl Fn(&mut Caps) + Send + Sync + 'static) -> Self {
+        self.caps = Some(Arc::new(hook));
         self
     }
 
@@ -143,17 +162,17 @@ impl Hooks {
 }
 
 /// A node root that lies where it is told to.
-pub(super) struct LyingRoot {
-    pub(super) inner: Root,
-    pub(super) slot: Option<SlotName>,
-    pub(super) path: fn(&Root, &NodePath) -> PathBuf,
-    pub(super) inside: fn(&Root, &NodePath) -> PathBuf,
-    pub(super) fs: fn(&Root) -> Result<NodeFs>,
+pub struct LyingRoot {
+    pub inner: Root,
+    pub slot: Option<SlotName>,
+    pub path: fn(&Root, &NodePath) -> PathBuf,
+    pub inside: fn(&Root, &NodePath) -> PathBuf,
+    pub fs: fn(&Root) -> Result<NodeFs>,
 }
 
 impl LyingRoot {
     /// One that does not lie yet.
-    pub(super) fn honest(inner: Root) -> Self {
+    pub fn honest(inner: Root) -> Self {
         Self { inner, slot: None, path: |r, p| r.path(p), inside: |r, p| r.inside(p), fs: |r| r.fs() }
     }
 }
@@ -189,7 +208,7 @@ impl NodeRoot for LyingRoot {
 }
 
 /// `harness`, with a backend that goes its own way.
-pub(super) fn wrap(harness: Arc<dyn Harness>, hooks: Arc<Hooks>) -> Arc<dyn Harness> {
+pub fn wrap(harness: Arc<dyn Harness>, hooks: Arc<Hooks>) -> Arc<dyn Harness> {
     let backend = harness.backend();
     let inner = Inner(Arc::new(Parts {
         harness: Arc::clone(&harness),
@@ -218,7 +237,11 @@ impl Harness for Wrapped {
     }
 
     fn caps(&self) -> Caps {
-        self.harness.caps()
+        let mut caps = self.harness.caps();
+        if let Some(hook) = &self.backend.hooks.caps {
+            hook(&mut caps);
+        }
+        caps
     }
 
     fn pair(&self) -> SlotPair {
@@ -246,6 +269,10 @@ impl Harness for Wrapped {
     }
 
     async fn inject(&self, fault: Fault<'_>) -> Option<Box<dyn Any + Send>> {
+        if let Fault::HostLine { line, .. } = fault {
+            let inner = &self.backend.inner;
+            inner.remember(HOST_LINES, [inner.host_lines(), vec![line.to_owned()]].concat());
+        }
         self.harness.inject(fault).await
     }
 }

@@ -14,8 +14,21 @@ fn asked(name: &'static str, cases: &'static [&'static str], change: fn(LogOptio
     Mutant::new(name, cases, Hooks::new().logs(logs))
 }
 
+/// A mutant whose logs begin with what the host has written, for those who name a unit or for those who name none.
+fn with_the_hosts(name: &'static str, named: bool) -> Mutant {
+    let logs = move |i: Inner, ctx: OpCtx, (slot, options): (SlotName, LogOptions)| async move {
+        let log = i.backend().logs(&ctx, &slot, &options).await?;
+        let hosts = if options.unit.is_some() == named { i.host_lines() } else { Vec::new() };
+        let hosts = std::io::Cursor::new(hosts.join("\n").into_bytes());
+        Ok(LogStream::from_reader(hosts.chain(&b"\n"[..]).chain(log), |_| async { Ok(()) }))
+    };
+    Mutant::new(name, &["logs::not_the_hosts"], Hooks::new().logs(logs))
+}
+
 pub(super) fn mutants() -> Vec<Mutant> {
     vec![
+        with_the_hosts("a unit's log has that of the host's unit, too", true),
+        with_the_hosts("a log of all units has those of the host, too", false),
         asked("nobody follows", &["logs::follow_sees_new_lines"], |options| options.with_follow(false)),
         asked("the line limit is ignored", &["logs::last_lines"], |options| options.with_lines(0)),
         asked("ten lines are enough", &["logs::all_lines", "logs::all_lines_following"], |options| {
@@ -80,6 +93,35 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 i.backend().logs(&ctx, &slot, &options).await
             }),
         ),
+        Mutant::new(
+            "destroying one slot empties the logs of both",
+            &["logs::beside_the_other"],
+            Hooks::new()
+                .destroy(|i, ctx, slot| async move {
+                    i.remember("emptied", i.root(&slot).is_some());
+                    i.backend().destroy(&ctx, &slot).await
+                })
+                .logs(|i, ctx, (slot, options)| async move {
+                    match i.recall("emptied") {
+                        Some(true) => Ok(LogStream::from_reader(tokio::io::empty(), |_| async { Ok(()) })),
+                        _ => i.backend().logs(&ctx, &slot, &options).await,
+                    }
+                }),
+        ),
+        asked("of one unit the last lines of all are counted", &["logs::last_lines"], |mut options| {
+            if options.lines.is_some() {
+                options.unit = None;
+            }
+            options
+        }),
+        asked("whoever follows gets all units", &["logs::one_unit"], |mut options| {
+            options.unit = options.unit.filter(|_| !options.follow);
+            options
+        }),
+        asked("whoever follows begins at the beginning", &["logs::cursor"], |mut options| {
+            options.after = options.after.filter(|_| !options.follow);
+            options
+        }),
         Mutant::new(
             "a stopped slot has no log",
             &["logs::stopped_slot"],

@@ -158,6 +158,14 @@ fn cuts() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "a refused spec is not told",
+            &["order::events_in_pairs"],
+            Hooks::new().prepare(|i, ctx, spec| async move {
+                spec.validate()?;
+                i.backend().prepare(&ctx, &spec).await
+            }),
+        ),
+        Mutant::new(
             "every end is told as a success",
             &["order::events_in_pairs"],
             Hooks::new().start(|i, ctx, slot| async move {

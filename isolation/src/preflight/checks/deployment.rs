@@ -42,7 +42,14 @@ pub(super) fn provisioning(host: &HostView, input: &Input) -> Vec<Finding> {
 
 pub(super) fn docker(host: &HostView, input: &Input) -> Vec<Finding> {
     let active = ["/run/docker.sock", "/var/run/docker.sock"].iter().any(|path| host.exists(path));
+    // Of several runtimes the first that is there is the one.
+    let runtimes =
+        input.requirements.host_commands.iter().filter(|need| need.names().iter().any(|name| name == "docker"));
+    let mut chosen = runtimes.filter_map(|need| need.names().iter().find(|name| host.has_program(name)));
     vec![match (active, input.mode) {
+        (false, Mode::Container) if chosen.any(|name| name == "docker") => {
+            Finding::warning("docker", "is not active, and is what the container would run in")
+        }
         (true, Mode::Nspawn | Mode::None) => Finding::warning("docker", "is active, and changes the host's firewall"),
         _ => Finding::ok("docker"),
     }]

@@ -28,12 +28,16 @@ impl Check for Nvidia {
         if gpus == 0 {
             return Vec::new();
         }
-        found.extend(libraries(host, host.ask(ctx, "ldconfig", ["-p"]).await.as_deref().unwrap_or_default()));
+        let (view, cache) = (host.clone(), host.ask(ctx, "ldconfig", ["-p"]).await.unwrap_or_default());
+        let looked =
+            tokio::task::spawn_blocking(move || (libraries(&view, &cache), view.has_program("nvidia-smi"))).await;
+        let Ok((missing, has_smi)) = looked else { return vec![Finding::error("check", "the check itself failed")] };
+        found.extend(missing);
         // Asking a driver that is not wholly there would have its tools load modules and make nodes: that is a change.
         if found.iter().any(|finding| finding.severity == Severity::Error) {
             return found;
         }
-        if !host.has_program("nvidia-smi") {
+        if !has_smi {
             found.push(Finding::warning("nvidia-smi", "is missing"));
             return found;
         }

@@ -45,7 +45,7 @@ pub(super) fn sysctls(host: &HostView, input: &Input) -> Vec<Finding> {
     settings
         .map(|(name, wanted)| match host.read(format!("/proc/sys/{}", name.replace('.', "/"))) {
             Some(value) if value.split_whitespace().eq(wanted.split_whitespace()) => Finding::ok(name),
-            Some(value) => Finding::error(name, format!("is {}, and {wanted} is needed", value.trim())),
+            Some(_) => Finding::error(name, format!("is not {wanted}, as it has to be")),
             None => Finding::error(name, "does not exist"),
         })
         .collect()

@@ -28,16 +28,23 @@ impl Check for Packages {
         if packages.is_empty() {
             return Vec::new();
         }
-        let debian = host.exists("/var/lib/dpkg/info");
-        if !["apt-get", "tdnf", "dnf"].iter().any(|manager| host.has_program(manager)) {
+        let (view, wanted) = (host.clone(), packages.clone());
+        let looked = tokio::task::spawn_blocking(move || {
+            let managed = ["apt-get", "tdnf", "dnf"].iter().any(|manager| view.has_program(manager));
+            let debian = view.exists("/var/lib/dpkg/info");
+            (managed, debian.then(|| wanted.iter().map(|package| debian_has(&view, package)).collect::<Vec<_>>()))
+        });
+        let Ok((managed, debian)) = looked.await else {
+            return vec![Finding::error("check", "the check itself failed")];
+        };
+        if !managed {
             return vec![Finding::error("package manager", "is none of apt-get, tdnf and dnf")];
         }
         let mut found = Vec::new();
-        for package in packages {
-            let installed = if debian {
-                debian_has(host, package)
-            } else {
-                host.ask(ctx, "rpm", ["-q", "--", package]).await.is_some()
+        for (n, package) in packages.iter().enumerate() {
+            let installed = match &debian {
+                Some(installed) => installed[n],
+                None => host.ask(ctx, "rpm", ["-q", "--", package]).await.is_some(),
             };
             found.push(match (installed, input.offline) {
                 (true, _) => Finding::ok(package),
@@ -83,11 +90,16 @@ impl Check for Systemd {
     }
 
     async fn run(&self, ctx: &OpCtx, host: &HostView, input: &Input) -> Vec<Finding> {
-        if !host.exists("/run/systemd/system") {
-            return vec![Finding::error("systemd", "does not run this host")];
-        }
-        if host.read("/proc/1/comm").is_some_and(|name| name.trim() != "systemd") {
-            return vec![Finding::error("process 1", "is not systemd")];
+        let view = host.clone();
+        let looked =
+            tokio::task::spawn_blocking(move || (view.exists("/run/systemd/system"), view.read("/proc/1/comm")));
+        match looked.await {
+            Err(_) => return vec![Finding::error("check", "the check itself failed")],
+            Ok((false, _)) => return vec![Finding::error("systemd", "does not run this host")],
+            Ok((_, Some(name))) if name.trim() != "systemd" => {
+                return vec![Finding::error("process 1", "is not systemd")];
+            }
+            Ok(_) => {}
         }
         let Some(min) = input.requirements.systemd_min else { return vec![Finding::ok("systemd")] };
         let text = host.ask(ctx, "systemctl", ["--version"]).await.unwrap_or_default();

@@ -12,7 +12,8 @@ use crate::{Failure, Outcome, ensure, equal, within};
 pub(super) async fn timeout_kills(bed: B) -> Outcome {
     let (slot, _) = bed.up().await?;
     let (mark, begun) = (mark(), Instant::now());
-    let script = format!("trap '' TERM; echo before; sleep {mark} & sleep {mark}");
+    // The second one leaves its session, where there is a program for that.
+    let script = format!("trap '' TERM; echo before; sleep {mark} & setsid sleep {mark} 2>/dev/null & sleep {mark}");
     let output = ok("a command", bed.exec(&slot, &sh(&script).with_timeout(millis(500))).await)?;
     equal("its end", output.status, ExecStatus::TimedOut)?;
     equal("what it said before", output.stdout_text().as_str(), "before")?;
@@ -119,6 +120,19 @@ pub(super) async fn dropped_stream_ends(bed: B) -> Outcome {
     bed.seen(&mark).await?;
     drop(stream);
     bed.gone("after the handle was dropped", &mark).await
+}
+
+pub(super) async fn cancelled_stream_ends(bed: B) -> Outcome {
+    let (slot, _) = bed.up().await?;
+    let (mark, cancel) = (mark(), Cancel::new());
+    let (command, ctx) = (ExecSpec::new(["sleep", mark.as_str()]), bed.ctx().with_cancel(cancel.clone()));
+    let mut stream = ok("a stream", bed.backend().exec_stream(&ctx, &slot, &command).await)?;
+    bed.seen(&mark).await?;
+    cancel.cancel();
+    // Nobody waits for it, and its handle is held.
+    bed.gone("after the call was cancelled", &mark).await?;
+    let ended = within("waiting for a cancelled command", secs(10), stream.wait()).await?;
+    refused("waiting for a cancelled command", ended, ErrorKind::Cancelled).map(drop)
 }
 
 /// Both ways to run a command refuse it, and with the same kind of error.

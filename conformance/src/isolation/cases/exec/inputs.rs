@@ -108,5 +108,8 @@ pub(super) async fn input_is_empty(bed: B) -> Outcome {
 pub(super) async fn user(bed: B) -> Outcome {
     let (slot, _) = bed.up().await?;
     let output = ok("id", bed.exec(&slot, &ExecSpec::new(["id", "-un"]).with_user("nobody")).await)?;
-    equal("id", output.stdout_text().as_str(), "nobody")
+    equal("id", output.stdout_text().as_str(), "nobody")?;
+    let group = ExecSpec::new(["sh", "-c", "[ \"$(id -G)\" = \"$(id -g nobody)\" ] || id"]).with_user("nobody");
+    let output = ok("id", bed.exec(&slot, &group).await)?;
+    equal("what is not its group alone", output.stdout_text().as_str(), "")
 }

@@ -92,6 +92,11 @@ pub(super) async fn long_output_is_dropped(bed: B) -> Outcome {
     let kept = (output.stdout.len(), output.stderr.len());
     equal("what is kept, and whether it says so", (kept, output.truncated), ((1_000_000, 1_000_000), true))?;
     equal("its end", output.status, ExecStatus::Exited(7))?;
+    for script in ["head -c 2000 /dev/zero", "head -c 2000 /dev/zero >&2"] {
+        let output = ok(script, bed.exec(&slot, &sh(script).with_max_output(1000)).await)?;
+        let kept = output.stdout.len() + output.stderr.len();
+        equal(&format!("what is kept of `{script}`, and whether it says so"), (kept, output.truncated), (1000, true))?;
+    }
     let output = ok("a short output", bed.exec(&slot, &sh("echo short").with_max_output(6)).await)?;
     equal("whether a short output is truncated", output.truncated, false)
 }
