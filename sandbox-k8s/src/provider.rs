@@ -210,7 +210,10 @@ impl K8s {
         stamp::sandbox(&pod)?;
         match state(&pod) {
             State::Ready => self.handle(session, &pod),
-            State::Starting(text) | State::Stuck(_, text) => Err(absent().because(format!("it is not ready: {text}"))),
+            State::Starting(text) | State::Stuck(_, text) => {
+                let error = death(&pod).map_or_else(absent, |(why, _)| absent().with_death(why));
+                Err(error.because(format!("it is not ready: {text}")))
+            }
             State::Dying => Err(absent().with_death(Death::Ended)),
             State::Dead(dead) => Err(absent().with_death(dead.why.reason).because(dead.why.detail)),
             State::Ending => {
