@@ -7,6 +7,7 @@ mod asks;
 mod bed;
 mod create;
 mod cuts;
+mod deaths;
 mod ends;
 mod listing;
 mod lost;
