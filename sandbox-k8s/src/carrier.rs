@@ -356,3 +356,7 @@ mod tests {
         assert!(request.body().is_empty());
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+#[path = "carrier_tests.rs"]
+mod stream_tests;

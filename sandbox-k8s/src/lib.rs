@@ -131,9 +131,10 @@
 //! # Time
 //!
 //! Every request has a deadline of its own, also through a client that waits longer. A command goes down a WebSocket that is open already;
-//! idle ones close after a minute. A connection that is silent is pinged every 10 seconds, and given up after 45 without an answer, unless
-//! something inside does not read its input; then it is given up once the API server has not answered for as long. While streams are open the
-//! Pod is looked at every 5 seconds, so that a command whose Pod was removed ends even if the connection does not.
+//! idle ones close after a minute, but for the one that ends commands, and that one with the last handle. A connection that is silent is
+//! pinged every 10 seconds, and given up after 45 without an answer, unless something inside does not read its input; then it is given up once
+//! the API server has not answered for as long. While streams are open the Pod is looked at every 5 seconds, so that a command whose Pod was
+//! removed, or whose node is lost and takes no shell any more, ends even if the connection does not.
 //!
 //! If this process dies, a command with a limit is killed at it, inside; one without runs on unheard until it ends or its Pod goes, which
 //! [`K8sConfig::max_lifetime`] sees to if nobody else does.
