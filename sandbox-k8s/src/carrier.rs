@@ -357,6 +357,7 @@ mod tests {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 #[path = "carrier_tests.rs"]
 mod stream_tests;
