@@ -58,14 +58,17 @@ sub asked {
     for (1 .. 3) { defined send($socket, $question, 0, $to) or return "not sent"; return "answered" if heard($socket, 2) }
     return "silent";
 }
+sub echoed {
+    socket(my $socket, AF_INET, SOCK_RAW, 1) or return "no socket";
+    defined send($socket, pack('CCnnn', 8, 0, 0xf7fe, 0, 1), 0, pack_sockaddr_in(0, inet_aton($v4))) or return "not sent";
+    return heard($socket, 5) ? "answered" : "silent";
+}
 my $scope = 0;
 if (open(my $all, '<', '/proc/net/if_inet6')) { while (<$all>) { my @f = split; $scope = hex $f[1] if $f[0] =~ /^fe80/ } }
 print "ipv4: ", asked('ipv4', AF_INET, pack_sockaddr_in(53, inet_aton($v4))), "\n";
 print "ipv6: ", asked('ipv6', AF_INET6, pack_sockaddr_in6(53, inet_pton(AF_INET6, $v6), $scope)), "\n";
 print "name: ", (gethostbyname("dns.$name.test") ? "found" : "unknown"), "\n";
-my $echo = pack('CCnnn', 8, 0, 0xf7fe, 0, 1);
-print "raw: ", (socket(my $raw, AF_INET, SOCK_RAW, 1) ?
-    (defined send($raw, $echo, 0, pack_sockaddr_in(0, inet_aton($v4))) && heard($raw, 5) ? "answered" : "silent") : "no socket"), "\n";
+print "raw: ", echoed(), "\n";
 # Every packet of the link, whatever its protocol.
 print "packet: ", (socket(my $packet, 17, SOCK_RAW, unpack('S', pack('n', 3))) ? "socket" : "no socket"), "\n";
 "#;
