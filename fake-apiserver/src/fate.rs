@@ -51,6 +51,17 @@ pub enum Fate {
     /// Nobody hears from its node: phase Unknown. Its processes go on, and exec still reaches them; a rule can say
     /// otherwise. Asked to go, it stays, until it is forced.
     Unknown,
+    /// Nobody hears from its node, and the control plane has taken `Ready` away: the phase and the containers stay what the
+    /// node said last. Its processes go on, and exec still reaches them; a rule can say otherwise. Asked to go, it stays,
+    /// until it is forced.
+    Unheard,
+    /// The gate, or another container, was ended for it did not listen in that many seconds, and was started anew.
+    Deaf {
+        /// The container, or the init container.
+        container: String,
+        /// How long it ran.
+        seconds: u64,
+    },
     /// Its node is lost and it was asked to go: a deletion that stays, until it is forced. Its processes go on.
     NodeLost,
 }
@@ -77,7 +88,7 @@ impl Fate {
 
     /// Whether nobody hears from its node.
     pub(crate) fn loses_node(&self) -> bool {
-        matches!(self, Self::Unknown | Self::NodeLost)
+        matches!(self, Self::Unknown | Self::Unheard | Self::NodeLost)
     }
 
     /// Whether its processes end with it.
@@ -142,6 +153,17 @@ impl Fate {
                 phase(pod, "Unknown");
                 pod["status"]["reason"] = "NodeLost".into();
                 not_ready(pod, "NodeStatusUnknown");
+            }
+            Self::Unheard => condition(pod, "Ready", false, "", ""),
+            Self::Deaf { container, seconds } => {
+                scheduled(pod);
+                containers(pod, &waiting("PodInitializing", ""), false);
+                let mut last = terminated(137, "Error");
+                last["terminated"]["startedAt"] = time::seconds_ago(*seconds).into();
+                one(pod, container, &started(), Some(&last));
+                unstarted(pod, container);
+                phase(pod, "Pending");
+                not_ready(pod, "ContainersNotReady");
             }
             Self::NodeLost => {
                 pod["metadata"]["deletionTimestamp"] = time::now().into();
@@ -256,6 +278,15 @@ pub(crate) fn containers(pod: &mut Value, state: &Value, ready: bool) {
     pod["status"]["containerStatuses"] = main.into();
     if !init.is_empty() {
         pod["status"]["initContainerStatuses"] = init.into();
+    }
+}
+
+/// A container runs, and its startup probe has not succeeded.
+fn unstarted(pod: &mut Value, container: &str) {
+    for field in ["containerStatuses", "initContainerStatuses"] {
+        for status in pod["status"][field].as_array_mut().into_iter().flatten().filter(|s| s["name"] == container) {
+            status["started"] = false.into();
+        }
     }
 }
 

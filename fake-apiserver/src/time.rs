@@ -12,6 +12,11 @@ pub(crate) fn in_seconds(seconds: u64) -> String {
     rfc3339(SystemTime::now() + Duration::from_secs(seconds.min(1 << 32)))
 }
 
+/// Some seconds ago.
+pub(crate) fn seconds_ago(seconds: u64) -> String {
+    rfc3339(SystemTime::now() - Duration::from_secs(seconds.min(1 << 30)))
+}
+
 fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);

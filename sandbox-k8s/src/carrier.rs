@@ -35,6 +35,8 @@ const UNHEARD: Duration = Duration::from_secs(45);
 const SETTLE: Duration = Duration::from_secs(10);
 /// How long a Pod whose shells do not start may still look alive, and take to say why: less than a failed operation waits for it.
 const VERDICT: Duration = Duration::from_secs(4);
+/// How long a shell may take to start on a node that nobody hears from, before the streams into it are given up.
+const ENTRY: Duration = Duration::from_secs(10);
 /// How much longer a request that is under way by then may take.
 const SLACK: Duration = Duration::from_millis(500);
 /// For how long a shell that says nothing counts among those that start. Others must not wait for ever behind a sandbox whose shells hang.
@@ -112,6 +114,8 @@ impl Shared {
     async fn ask(&self, until: Instant) -> Result<Option<Death>, Error> {
         loop {
             match self.ask_once().await? {
+                // That does not change soon.
+                Some((Death::NodeLost, false)) => return Ok(Some(Death::NodeLost)),
                 Some((_, false)) if Instant::now() < until => sleep(Duration::from_millis(100)).await,
                 Some((death, true)) => return Ok(Some(self.died(death))),
                 answer => return Ok(answer.map(|(death, _)| death)),
@@ -196,24 +200,35 @@ impl Shared {
 
     async fn look_for_cause(&self, until: Instant) -> Option<Death> {
         loop {
-            if let Ok(Some(death)) = self.ask(until).await {
-                return Some(death);
-            }
-            // A Pod says late that its container has ended. If a shell starts in it, it has not.
-            let shell = async {
-                let _turn = self.opening.acquire().await;
-                self.connect().await
+            let unheard_of = match self.ask(until).await {
+                Ok(Some(Death::NodeLost)) if self.known().is_none() => true,
+                Ok(Some(death)) => return Some(death),
+                _ => false,
             };
-            let patience = until.min(Instant::now() + self.request_timeout);
-            if let Ok(Ok(_connection)) = timeout_at(patience, shell).await {
-                // Unless it is another one's.
-                return self.ask(until).await.ok().flatten();
+            // A Pod says late that its container has ended. If a shell starts in it, it has not.
+            if self.enters(until).await {
+                // Unless it is another one's. A node that nobody hears from can be heard through another way.
+                let cause = self.ask(until).await.ok().flatten();
+                return cause.filter(|cause| *cause != Death::NodeLost || self.known().is_some());
+            }
+            if unheard_of {
+                return Some(Death::NodeLost);
             }
             if Instant::now() >= until {
                 return None;
             }
             sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// Whether a shell starts in the Pod of this name, whichever that is.
+    async fn enters(&self, until: Instant) -> bool {
+        let shell = async {
+            let _turn = self.opening.acquire().await;
+            self.connect().await
+        };
+        let patience = until.min(Instant::now() + self.request_timeout);
+        matches!(timeout_at(patience, shell).await, Ok(Ok(_)))
     }
 
     /// Has somebody look, as long as there are streams, whether the Pod is still there.
@@ -246,6 +261,13 @@ async fn look_after(shared: Weak<Shared>) {
         }
         match shared.ask(Instant::now() + SETTLE).await {
             Ok(Some(_)) if shared.known().is_some() => return,
+            // Whoever pings may answer for a node that is gone; a shell of it nobody else starts.
+            Ok(Some(Death::NodeLost)) => {
+                answered = Instant::now();
+                if !shared.enters(answered + ENTRY).await {
+                    shared.cut();
+                }
+            }
             // One that is about to end has streams until it has.
             Ok(_) => answered = Instant::now(),
             Err(error) if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded) => {
@@ -334,3 +356,8 @@ mod tests {
         assert!(request.body().is_empty());
     }
 }
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+#[path = "carrier_tests.rs"]
+mod stream_tests;

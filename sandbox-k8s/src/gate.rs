@@ -12,7 +12,7 @@ pub(crate) const DROPS: &[Capability] = &[Capability::NET_RAW, Capability::SETUI
 /// Where a gate listens: on the Pod's loopback.
 const PROXY: &str = "http://127.0.0.1:15080";
 /// How often, at one a second, a gate may fail before it listens.
-const STARTUP_FAILURES: i32 = 60;
+pub(crate) const STARTUP_FAILURES: i32 = 60;
 
 /// Refuses a sandbox that could be taken for its gate: the firewall knows the gate by its user.
 pub(crate) fn check(hardening: &Hardening) -> Result<(), Error> {

@@ -86,10 +86,14 @@
 //! | finds no node for [`K8sConfig::unschedulable_grace`] | `Unschedulable`; removed if this call has made it | `NotFound` |
 //! | has an image that cannot be pulled for [`K8sConfig::image_pull_grace`], or never | `ImagePull`; removed likewise | `NotFound` |
 //! | cannot make its container, or cut its network off | `Unavailable`; removed likewise | `NotFound` |
-//! | has a gate that ends again and again | `Unavailable`; removed whoever has made it, and to whatever spec | `NotFound` |
-//! | is in phase `Unknown` | waits, at most [`K8sConfig::ready_timeout`], then `DeadlineExceeded`; never removed | `NotFound` |
+//! | has a gate that ends again and again, or had its minute and never listened | `Unavailable`; removed whoever has made it, and to whatever spec | `NotFound` |
+//! | is on a node that nobody hears from | waits, at most [`K8sConfig::ready_timeout`], then `DeadlineExceeded`; never removed | `NotFound`, with [`NodeLost`](sandbox::Death::NodeLost) |
 //! | is removed while somebody waits, or was found and dies then | begins again, three times; then `Busy` | `NotFound` |
 //! | was made by this call, and dies before it runs a command | `Unavailable`, with the cause; its remains are removed | `NotFound`, with the cause |
+//!
+//! Nobody hears from a node once the Pod's phase is `Unknown`, or its condition `Ready` was taken away although its containers are ready by
+//! their own word. What is then asked of a handle fails as `NotFound` with `NodeLost` if no shell starts there either. The node may come back,
+//! and the handle works again.
 //!
 //! A Pod that is removed is looked at once more, and goes only in that very state: one that has become ready meanwhile stays, since others
 //! can be at work in it, unless it is of no use to anybody: it lacks a tool, its shells are refused, or its gate's token is valid no longer.
@@ -127,9 +131,10 @@
 //! # Time
 //!
 //! Every request has a deadline of its own, also through a client that waits longer. A command goes down a WebSocket that is open already;
-//! idle ones close after a minute. A connection that is silent is pinged every 10 seconds, and given up after 45 without an answer, unless
-//! something inside does not read its input; then it is given up once the API server has not answered for as long. While streams are open the
-//! Pod is looked at every 5 seconds, so that a command whose Pod was removed ends even if the connection does not.
+//! idle ones close after a minute, but for the one that ends commands, and that one with the last handle. A connection that is silent is
+//! pinged every 10 seconds, and given up after 45 without an answer, unless something inside does not read its input; then it is given up once
+//! the API server has not answered for as long. While streams are open the Pod is looked at every 5 seconds, so that a command whose Pod was
+//! removed, or whose node is lost and takes no shell any more, ends even if the connection does not.
 //!
 //! If this process dies, a command with a limit is killed at it, inside; one without runs on unheard until it ends or its Pod goes, which
 //! [`K8sConfig::max_lifetime`] sees to if nobody else does.
@@ -167,7 +172,8 @@
 //! than the gate's.
 //!
 //! A token is made before the Pod and recorded after it, by whoever made the Pod and nobody else; if that fails, the Pod is removed. A
-//! sandbox whose gate ends again and again, as with a token that nobody has recorded, is removed by the provision that finds it. A
+//! sandbox whose gate ends again and again, as with a token that nobody has recorded, or never listens, is removed by the provision that
+//! finds it; so is one whose provision is dropped before its token is recorded, at once. A
 //! session that is provisioned without its gate, or with one for the first time, gets a new sandbox.
 //!
 //! A token is taken back before its sandbox is removed: by a reap, also of a session that has none; by a provision without a gate that

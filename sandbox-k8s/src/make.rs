@@ -14,7 +14,7 @@ use crate::handle::Live;
 use crate::names::{Key, Keys, PodId, pod_name};
 use crate::pod::{self, Making};
 use crate::provider::{K8s, Place};
-use crate::reclaim::{Recorded, Unfit, Which};
+use crate::reclaim::{Recorded, Unfit, Unrecorded, Which};
 use crate::sessions::Turn;
 use crate::stamp;
 use crate::state::{Dead, State, Stuck, has_run, removal, state};
@@ -237,7 +237,15 @@ impl Call<'_> {
         making.token = gates.map(|gates| gates.minter.generate()).transpose()?;
         let pod = pod::pod(spec, &place.config, &making)?;
         let nonce_key = Keys::of(&place.config).name(Key::Nonce);
-        let made = match place.pods.create(&pod, &nonce_key, deadline).await {
+        // From here on the call can be dropped with a Pod that nobody can use.
+        let mut unrecorded = gates.map(|_| Unrecorded::new(place, &spec.session, &self.turn, &making.nonce));
+        let created = place.pods.create(&pod, &nonce_key, deadline).await;
+        if !matches!(created, Ok(Created::Mine(_)))
+            && let Some(unrecorded) = unrecorded.take()
+        {
+            unrecorded.over();
+        }
+        let made = match created {
             Ok(Created::Mine(made)) => *made,
             // The other one is looked at next; unless it is gone again, which a deadline bounds.
             Ok(Created::Taken) if Instant::now() < deadline => return Ok(None),
@@ -256,12 +264,17 @@ impl Call<'_> {
             }
         };
         if let Err(error) = stamp::check_kept(&made, &place.config) {
+            if let Some(unrecorded) = unrecorded {
+                unrecorded.over();
+            }
             return Err(self.reclaim(&made, true, None, error).await);
         }
-        if let (Some(gates), Some(token)) = (gates, &making.token) {
+        if let (Some(gates), Some(token), Some(mut unrecorded)) = (gates, &making.token, unrecorded) {
+            unrecorded.asked = true;
             // Only now: before, the token of somebody else's gate would be valid no longer.
             let persisted = timeout_at(deadline, gates.minter.persist(&spec.session, token)).await;
             let late = Error::new(ErrorKind::DeadlineExceeded).because("the gate's token was not recorded in time");
+            unrecorded.over();
             if let Err(error) = persisted.unwrap_or(Err(late)) {
                 let which = Which::Uid(PodId::of(&made).uid);
                 let unfit = Unfit { which, even_ready: true, recorded: Recorded::Failed, loss: None };

@@ -46,6 +46,10 @@ const TOLD: usize = 4;
 /// through [`owned`](Provider::owned) needs two rules: record a session before you provision it; and reap only what your records call over, or
 /// do not know, and what is older ([`Owned::created`](sandbox::Owned::created)) than your longest provision.
 ///
+/// A provision that is dropped leaves the Pod that it has made, which goes on starting: `owned` shows it, the next provision of the session
+/// takes it up, a reap removes it. Where neither is to come, call reap. One with a gate whose token is not recorded by then is of no use to
+/// anybody, and is removed at once; if that cannot be done either, or the process dies, the provision that finds it removes it.
+///
 /// # Errors
 ///
 /// Beside what the traits say, all that the section "Errors" of the crate's docs tells of the API server; a `preflight` and a
@@ -210,7 +214,10 @@ impl K8s {
         stamp::sandbox(&pod)?;
         match state(&pod) {
             State::Ready => self.handle(session, &pod),
-            State::Starting(text) | State::Stuck(_, text) => Err(absent().because(format!("it is not ready: {text}"))),
+            State::Starting(text) | State::Stuck(_, text) => {
+                let error = death(&pod).map_or_else(absent, |(why, _)| absent().with_death(why));
+                Err(error.because(format!("it is not ready: {text}")))
+            }
             State::Dying => Err(absent().with_death(Death::Ended)),
             State::Dead(dead) => Err(absent().with_death(dead.why.reason).because(dead.why.detail)),
             State::Ending => {

@@ -168,6 +168,33 @@ async fn output_arrives_while_input_is_blocked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_status_that_comes_while_input_is_blocked_ends_the_stream() {
+    for half_close in [true, false] {
+        // A peer that reads nothing more.
+        let (socket, mut peer) = connection(0);
+        let CarrierStream { mut stdin, stdout, stderr, closed, .. } = start_alive(socket, half_close);
+        let writing = tokio::spawn(async move { stdin.write_all(&vec![1; 10 << 20]).await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!writing.is_finished(), "it is blocked");
+        peer.say(frame(STDOUT, b"last words")).await;
+        peer.say(frame(STATUS, br#"{"status":"Failure","reason":"NonZeroExitCode","message":"code 3"}"#)).await;
+        // The connection stays open, and nobody in it reads.
+        let begun = Instant::now();
+        let (out, err, closed) =
+            timeout(Duration::from_secs(30), async { tokio::join!(to_end(stdout), to_end(stderr), closed) })
+                .await
+                .unwrap();
+        assert_eq!((&out[..], &err[..]), (&b"last words"[..], &b""[..]));
+        assert_eq!(closed.detail, "Failure: NonZeroExitCode: code 3");
+        assert!(begun.elapsed() <= FAREWELL + Duration::from_secs(1), "{:?}", begun.elapsed());
+        // Nor does who writes wait for ever.
+        let outcome = timeout(FAREWELL + Duration::from_secs(5), writing).await.unwrap().unwrap();
+        assert!(outcome.is_err());
+        drop(peer);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn unread_output_holds_the_peer_up_and_is_bounded() {
     let (socket, mut peer) = connection(8);
     let mut stream = start_alive(socket, true);

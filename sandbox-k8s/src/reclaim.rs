@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use sandbox::{Error, Recreated, SessionId};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -57,6 +58,39 @@ impl Unfit {
             Which::Uid(uid) => pod.metadata.uid.as_ref() == Some(uid),
             Which::Nonce(nonce) => stamp::annotation(pod, &Keys::of(&place.config), Key::Nonce) == Some(nonce.as_str()),
         }
+    }
+}
+
+/// A Pod with a gate whose token is not recorded yet: of no use to anybody. Dropped, it is removed.
+#[derive(Debug)]
+pub(crate) struct Unrecorded<'a> {
+    place: &'a Arc<Place>,
+    session: &'a SessionId,
+    turn: &'a Turn,
+    /// By which the Pod is known; `None` once it is not this one's to remove.
+    nonce: Option<String>,
+    /// Whether somebody was asked to record it.
+    pub(crate) asked: bool,
+}
+
+impl<'a> Unrecorded<'a> {
+    pub(crate) fn new(place: &'a Arc<Place>, session: &'a SessionId, turn: &'a Turn, nonce: &str) -> Self {
+        Self { place, session, turn, nonce: Some(nonce.to_owned()), asked: false }
+    }
+
+    /// It is recorded, or somebody else sees to it.
+    pub(crate) fn over(mut self) {
+        self.nonce = None;
+    }
+}
+
+impl Drop for Unrecorded<'_> {
+    fn drop(&mut self) {
+        // Without a runtime nobody can; then the provision that finds it does.
+        let Some(nonce) = self.nonce.take().filter(|_| Handle::try_current().is_ok()) else { return };
+        let recorded = if self.asked { Recorded::Failed } else { Recorded::No };
+        let unfit = Unfit { which: Which::Nonce(nonce), even_ready: true, recorded, loss: None };
+        drop(self.place.reclaim(self.session, unfit, self.turn));
     }
 }
 

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 use sandbox::{Death, Recreated};
 
-use crate::gate::is_gated;
+use crate::gate::{STARTUP_FAILURES as GATE_STARTUP, is_gated};
 use crate::names::{GATE, NETSETUP, SANDBOX};
 
 /// What a sandbox is doing.
@@ -46,10 +46,14 @@ pub(crate) enum Stuck {
     Gated,
     /// The container cannot be made.
     Container,
-    /// The gate ends each time it starts, as one does whose token nobody has recorded.
+    /// The gate ends each time it starts, as one does whose token nobody has recorded, or it has had its time and never listened.
     Gate,
 }
 
+/// What is said of a Pod whose node the control plane has lost sight of.
+const UNHEARD_OF: &str = "nobody hears from its node";
+/// By how many seconds less than it may a gate can have run when the kubelet ends it because it does not listen.
+const GATE_SLACK: i64 = 5;
 /// The longest text that is taken over from a status.
 const MAX_TEXT: usize = 1024;
 
@@ -75,6 +79,8 @@ pub(crate) fn state(pod: &Pod) -> State {
     let sandbox = container(status, SANDBOX);
     match status.phase.as_deref() {
         Some("Failed" | "Succeeded") => return State::Dead(dead(pod, status)),
+        // Whatever else it says is what the node said last.
+        _ if is_unheard_of(pod) => return State::Starting(words(&[Some(UNHEARD_OF), status.message.as_deref()])),
         Some("Running")
             if sandbox.is_some_and(|c| c.ready) && (!is_gated(pod) || gate_of(status).is_some_and(|c| c.ready)) =>
         {
@@ -83,15 +89,22 @@ pub(crate) fn state(pod: &Pod) -> State {
         _ => {}
     }
     let reason = |c: &ContainerStatus| c.state.as_ref()?.waiting.as_ref().map(|w| w.reason.clone().unwrap_or_default());
-    if let Some(gate) = gate_of(status).filter(|c| reason(c).as_deref() == Some("CrashLoopBackOff")) {
+    if let Some(gate) = gate_of(status) {
         let last = gate.last_state.as_ref().and_then(|last| last.terminated.as_ref());
-        let code = last.map(|end| format!("exit code {}", end.exit_code));
-        let text = words(&[
-            Some("the gate ends again and again"),
-            last.and_then(|end| end.message.as_deref()),
-            code.as_deref(),
-        ]);
-        return State::Stuck(Stuck::Gate, text);
+        let deaf = last.filter(|_| !has_begun(sandbox)).and_then(deaf_for);
+        let wrong = match (reason(gate).as_deref(), deaf) {
+            (Some("CrashLoopBackOff"), None) => Some("the gate ends again and again".to_owned()),
+            // It goes on ending, as the kubelet starts it anew.
+            (_, Some(seconds)) if gate.started != Some(true) => {
+                Some(format!("the gate did not listen in {seconds} seconds"))
+            }
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            let code = last.map(|end| format!("exit code {}", end.exit_code));
+            let text = words(&[Some(&wrong), last.and_then(|end| end.message.as_deref()), code.as_deref()]);
+            return State::Stuck(Stuck::Gate, text);
+        }
     }
     if sandbox.and_then(terminated).is_some() {
         return State::Dying;
@@ -170,9 +183,34 @@ fn failed_init(status: &PodStatus) -> Option<(&str, &ContainerStateTerminated)> 
     inits.find_map(|c| terminated(c).filter(|end| end.exit_code != 0).map(|end| (c.name.as_str(), end)))
 }
 
-/// Whether nobody hears from the Pod's node, so that it may well be running.
+/// For how many seconds a gate has run that never listened, where that is as long as it may. Both times are of the same node: clocks differ.
+fn deaf_for(end: &ContainerStateTerminated) -> Option<i64> {
+    let seconds = end.finished_at.as_ref()?.0.duration_since(end.started_at.as_ref()?.0).as_secs();
+    // A kubelet begins to count a little late, and times are whole seconds.
+    (seconds + GATE_SLACK >= i64::from(GATE_STARTUP)).then_some(seconds)
+}
+
+/// Whether a container has ever been started; a sandbox is once its gate listens.
+fn has_begun(container: Option<&ContainerStatus>) -> bool {
+    let in_state = |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+    container.is_some_and(|c| c.restart_count > 0 || c.state.as_ref().is_some_and(in_state))
+}
+
+/// Whether nobody hears from the Pod's node, so that it may well be running. All else that its status tells is what the node said last:
+/// the control plane only ever takes `Ready` away, and leaves the containers' own word.
 pub(crate) fn is_unheard_of(pod: &Pod) -> bool {
-    pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Unknown"))
+    let Some(status) = &pod.status else { return false };
+    let condition = |name: &str| status.conditions.iter().flatten().find(|c| c.type_ == name);
+    match status.phase.as_deref() {
+        Some("Unknown") => true,
+        Some("Running") => {
+            let taken = condition("Ready")
+                // Who has gates of readiness is told of them by a reason, and that is none of ours.
+                .is_some_and(|c| c.status != "True" && c.reason.as_deref() != Some("ReadinessGatesNotReady"));
+            taken && condition("ContainersReady").is_some_and(|c| c.status == "True")
+        }
+        _ => false,
+    }
 }
 
 /// How the sandbox of a Pod that has ended died.
@@ -237,6 +275,8 @@ fn cause(status: &PodStatus) -> Death {
 /// Why the sandbox of a Pod is no more; `None` while it lives, as far as one can see. The flag: whether that is the last word.
 pub(crate) fn death(pod: &Pod) -> Option<(Death, bool)> {
     match state(pod) {
+        // It may come back.
+        _ if pod.metadata.deletion_timestamp.is_none() && is_unheard_of(pod) => Some((Death::NodeLost, false)),
         State::Dead(dead) => Some((dead.why.reason, true)),
         State::Dying => Some((Death::Ended, false)),
         State::Ending => {

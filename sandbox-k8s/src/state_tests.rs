@@ -61,7 +61,6 @@ fn on_the_way() {
             json!({"phase": "Running", "containerStatuses": [status_of("mesh", running.clone(), true)]}),
             State::Starting("Running".to_owned()),
         ),
-        (json!({"phase": "Unknown"}), State::Starting("Unknown".to_owned())),
     ];
     for (status, wanted) in table {
         let pod = pod(status.clone());
@@ -143,6 +142,72 @@ fn dead_for_good() {
     // The container's end can be seen before the phase, and the reason, follow.
     let dying = pod(ended("Running", end("Error")));
     assert_eq!((state(&dying), death(&dying)), (State::Dying, Some((Death::Ended, false))));
+}
+
+#[test]
+fn a_node_that_nobody_hears_from() {
+    let running = || status_of(SANDBOX, json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}}), true);
+    let conditions = |ready: Value, containers: &str| {
+        let mut ready = ready;
+        ready["type"] = "Ready".into();
+        json!([ready, {"type": "ContainersReady", "status": containers}])
+    };
+    let with = |phase: &str, conditions: Value| {
+        pod(json!({"phase": phase, "containerStatuses": [running()], "conditions": conditions}))
+    };
+    let lost = State::Starting("nobody hears from its node".to_owned());
+    let table = [
+        ("Unknown", json!([]), true),
+        // The control plane has taken it away, without a word of the node.
+        ("Running", conditions(json!({"status": "False"}), "True"), true),
+        ("Running", conditions(json!({"status": "Unknown", "reason": "NodeStatusUnknown"}), "True"), true),
+        ("Running", conditions(json!({"status": "True"}), "True"), false),
+        ("Running", conditions(json!({"status": "False", "reason": "ReadinessGatesNotReady"}), "True"), false),
+        // Another container's: of a mesh that was put in.
+        ("Running", conditions(json!({"status": "False", "reason": "ContainersNotReady"}), "False"), false),
+    ];
+    for (phase, conditions, unheard) in table {
+        let mut pod = with(phase, conditions.clone());
+        let (wanted, why) = if unheard { (lost.clone(), Some((Death::NodeLost, false))) } else { (State::Ready, None) };
+        assert_eq!((state(&pod), death(&pod), is_unheard_of(&pod)), (wanted, why, unheard), "{phase} {conditions}");
+        // Once it is being removed, that is the last word.
+        pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!((state(&pod), death(&pod)), (State::Ending, Some((Death::Deleted, true))), "{phase} {conditions}");
+    }
+}
+
+#[test]
+fn a_gate_that_never_listens() {
+    let with = |gate: Value, sandbox: Value| {
+        let spec =
+            json!({"containers": [{"name": SANDBOX}], "initContainers": [{"name": GATE, "restartPolicy": "Always"}]});
+        let status = json!({"phase": "Pending", "initContainerStatuses": [gate], "containerStatuses": [sandbox]});
+        serde_json::from_value::<Pod>(json!({"metadata": {"name": "p"}, "spec": spec, "status": status})).unwrap()
+    };
+    let gate = |started: bool, ran: Option<u64>| {
+        let mut gate = status_of(GATE, json!({"running": {"startedAt": "2026-01-01T00:10:00Z"}}), false);
+        gate["started"] = started.into();
+        if let Some(seconds) = ran {
+            let (began, ended) =
+                ("2026-01-01T00:00:00Z", format!("2026-01-01T00:{:02}:{:02}Z", seconds / 60, seconds % 60));
+            let end = json!({"exitCode": 137, "startedAt": began, "finishedAt": ended});
+            (gate["lastState"], gate["restartCount"]) = (json!({"terminated": end}), 1.into());
+        }
+        gate
+    };
+    let waits = || status_of(SANDBOX, json!({"waiting": {"reason": "PodInitializing"}}), false);
+    let runs = || status_of(SANDBOX, json!({"running": {"startedAt": "2026-01-01T00:00:30Z"}}), false);
+    let deaf = |pod: &Pod| matches!(state(pod), State::Stuck(Stuck::Gate, text) if text.contains("did not listen"));
+    for (what, gate, sandbox, wanted) in [
+        ("its first try", gate(false, None), waits(), false),
+        ("a try that ended soon", gate(false, Some(3)), waits(), false),
+        ("a try that had its time", gate(false, Some(60)), waits(), true),
+        ("as a kubelet counts", gate(false, Some(57)), waits(), true),
+        ("it has listened since", gate(true, Some(60)), waits(), false),
+        ("it has listened before", gate(false, Some(60)), runs(), false),
+    ] {
+        assert_eq!(deaf(&with(gate, sandbox)), wanted, "{what}");
+    }
 }
 
 /// A Pod on a node, which has taken it up.

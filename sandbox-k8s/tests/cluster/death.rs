@@ -1,10 +1,14 @@
 //! How a sandbox ends, and what is said of it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::api::{DeleteParams, EvictParams};
 use libtest_mimic::Trial;
-use sandbox::{Death, Effect, Error, ErrorKind, ExecRequest, Limit, Provider, Sandbox};
+use sandbox::{
+    Death, Effect, Error, ErrorKind, ExecRequest, FileBatch, FileWrite, Limit, Provider, Sandbox, SandboxPath,
+    SpawnRequest,
+};
 
 use crate::bed::{Bed, equal, fails, holds, reap, says};
 use crate::{Outcome, trial};
@@ -14,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("death::ended_and_replaced", ended_and_replaced),
         trial("death::deleted_under_a_command", deleted_under_a_command),
         trial("death::evicted_by_the_api", evicted_by_the_api),
+        trial("death::replaced", replaced),
         trial("death::over_its_disk", over_its_disk),
         trial("death::over_its_lifetime", over_its_lifetime),
         trial("death::shells_are_not_the_sandbox", shells_are_not_the_sandbox),
@@ -21,7 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// The death that a command is told, once it is told one.
-async fn told(sandbox: &std::sync::Arc<dyn Sandbox>, patience: Duration) -> Result<Error, crate::Any> {
+async fn told(sandbox: &Arc<dyn Sandbox>, patience: Duration) -> Result<Error, crate::Any> {
     let until = Instant::now() + patience;
     loop {
         match says(sandbox, "true").await {
@@ -56,7 +61,7 @@ async fn ended_and_replaced(bed: Bed) -> Outcome {
         equal(what, handle.recreated().map(|r| r.reason), Some(Death::Ended))?;
     }
     let error = fails("the old handle", says(&sandbox, "true").await)?;
-    equal("the old handle", error.kind(), ErrorKind::NotFound)?;
+    holds("the old handle", error.kind() == ErrorKind::NotFound && error.death().is_some(), &error)?;
     reap(&provider, &spec.session).await?;
     let fresh = provider.provision(&spec).await?;
     equal("after a reap", fresh.recreated().cloned(), None)?;
@@ -69,7 +74,7 @@ async fn deleted_under_a_command(bed: Bed) -> Outcome {
         let spec = bed.spec();
         let sandbox = provider.provision(&spec).await?;
         let running = {
-            let sandbox = std::sync::Arc::clone(&sandbox);
+            let sandbox = Arc::clone(&sandbox);
             tokio::spawn(async move { sandbox.exec(ExecRequest::shell("sleep 300")).await })
         };
         // It has begun once somebody sees it.
@@ -95,6 +100,41 @@ async fn evicted_by_the_api(bed: Bed) -> Outcome {
     let error = told(&sandbox, Duration::from_secs(20)).await?;
     holds("why", matches!(error.death(), Some(Death::Evicted | Death::Deleted)), &error)?;
     reap(&provider, &spec.session).await
+}
+
+/// What each operation of a handle fails with, once its sandbox is no more.
+async fn each(sandbox: &Arc<dyn Sandbox>) -> Result<Vec<(&'static str, Error)>, crate::Any> {
+    let path = SandboxPath::new("/workspace/f")?;
+    let write = || FileWrite::bytes(path.clone(), "x");
+    Ok(vec![
+        ("exec", fails("exec", says(sandbox, "true").await)?),
+        ("spawn", fails("spawn", sandbox.spawn(SpawnRequest::shell("true")).await.map(drop))?),
+        ("read", fails("read", sandbox.read(&path, 10).await.map(drop))?),
+        ("write", fails("write", sandbox.write(write()).await)?),
+        ("bulk", fails("bulk", sandbox.write_many(FileBatch::new([write()])).await)?),
+    ])
+}
+
+/// Nobody sees that it is gone before another one has its name.
+async fn replaced(bed: Bed) -> Outcome {
+    let (maker, provider) = (bed.provider()?, bed.apart().await?);
+    let spec = bed.spec();
+    maker.provision(&spec).await?;
+    let old = provider.attach(&spec.session).await?;
+    maker.reap(&spec.session).await?;
+    let new = maker.provision(&spec).await?;
+    for (what, error) in each(&old).await? {
+        let got = (error.kind(), error.death(), error.effect());
+        equal(&format!("{what}: {error:?}"), got, (ErrorKind::NotFound, Some(Death::Replaced), Effect::None))?;
+    }
+    old.destroy().await?;
+    equal("the new one", says(&new, "echo alive").await?, "alive".to_owned())?;
+    reap(&maker, &spec.session).await?;
+    for (what, error) in each(&new).await? {
+        let got = (error.kind(), error.death(), error.effect());
+        equal(&format!("{what}: {error:?}"), got, (ErrorKind::NotFound, Some(Death::Deleted), Effect::None))?;
+    }
+    Ok(())
 }
 
 async fn over_its_disk(bed: Bed) -> Outcome {

@@ -132,12 +132,36 @@ fn with(bed: &Bed, plane: &Arc<Plane>) -> Result<K8sProvider, Error> {
     Ok(bed.provider()?.with_gates(minter, revoker))
 }
 
+/// How often the gate was started, asked whether it is well, and called from inside, this call included.
+async fn calls(sandbox: &Arc<dyn sandbox::Sandbox>) -> Result<(u64, u64, u64), crate::Any> {
+    let ask = "exec 3<>/dev/tcp/127.0.0.1/15080 && printf 'GET /cgi-bin/calls HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3";
+    let said = says(sandbox, ask).await?;
+    let count = |what: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(' '));
+        line.and_then(|count| count.trim().parse().ok()).ok_or_else(|| format!("no {what} in {said:?}"))
+    };
+    Ok((count("start")?, count("healthcheck")?, count("call")?))
+}
+
 async fn life(bed: Bed) -> Outcome {
     let Gated { plane, provider, spec } = open(&bed).await?;
     let sandbox = provider.provision(&spec).await?;
     equal("a provision", plane.asked(), vec!["generate", "persist"])?;
     let proxy = "exec 3<>/dev/tcp/127.0.0.1/15080 && printf 'GET /health HTTP/1.0\\r\\n\\r\\n' >&3 && tail -n1 <&3";
     equal("the gate answers inside", says(&sandbox, proxy).await?, "ok".to_owned())?;
+    // It was started once and asked until it listened; the kubelet goes on asking, and the sandbox can count on it.
+    let first = calls(&sandbox).await?;
+    holds("one start, some questions", first.0 == 1 && first.1 >= 1 && first.2 == 1, first)?;
+    let until = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let now = calls(&sandbox).await?;
+        equal("it is the same gate", now.0, 1)?;
+        if now.1 > first.1 {
+            break holds("each call counts", now.2 > first.2, now)?;
+        }
+        holds("readiness is asked for", tokio::time::Instant::now() < until, now)?;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
     let proxies = says(&sandbox, "echo $HTTP_PROXY $https_proxy \"[$NO_PROXY$no_proxy]\"").await?;
     equal("the proxies", proxies, "http://127.0.0.1:15080 http://127.0.0.1:15080 []".to_owned())?;
     holds(

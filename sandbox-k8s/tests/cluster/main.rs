@@ -15,6 +15,7 @@ mod refused;
 mod rights;
 #[cfg(target_os = "linux")]
 mod way;
+mod wire;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
     for part in parts {
         trials.extend(part);
     }
+    trials.extend(wire::trials());
     #[cfg(target_os = "linux")]
     trials.extend(way::trials());
     harness::run(&Arguments::from_args(), trials, "makes and removes Pods, ServiceAccounts, Roles and RoleBindings")

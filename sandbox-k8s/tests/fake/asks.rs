@@ -1,8 +1,10 @@
 //! What is asked before it matters, and how the cluster is found.
 
-use fake_apiserver::{On, Verb};
+use std::time::{Duration, Instant};
+
+use fake_apiserver::{On, Rule, Verb};
 use sandbox::{ErrorKind, Limit, Provider};
-use sandbox_k8s::{FindingKind, K8sConfig};
+use sandbox_k8s::{FindingKind, K8sConfig, K8sProvider};
 use serde_json::json;
 
 use crate::bed::{Bed, NAMESPACE, fails, name, with_gates, within};
@@ -168,4 +170,45 @@ async fn a_cluster_that_cannot_be_reached_is_told_as_the_network_tells_it() {
     let error = fails(within("attach", provider.attach(&session)).await, ErrorKind::Unavailable);
     // Nobody listens at that port.
     assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_that_repeats_by_itself_and_for_long_keeps_the_providers_deadlines() {
+    let bed = Bed::new().await;
+    let mut config = bed.config();
+    config.ready_timeout = Duration::from_secs(2);
+    config.request_timeout = Duration::from_secs(1);
+    config.stop_grace = Duration::ZERO;
+    config.stop_timeout = Duration::from_secs(5);
+    let spec = bed.spec();
+    let sandbox = within("provision", bed.provider().provision(&spec)).await.unwrap();
+    drop(sandbox);
+    let provider = K8sProvider::new(bed.api.retrying_client(), config).unwrap();
+    for hangs in [false, true] {
+        let down = || Rule::when(On::any());
+        let rule = bed.api.rule(if hangs { down().hang() } else { down().retry_after(600).answer(503) });
+        let calls = [
+            ("provision", 2, within("provision", timed(provider.provision(&spec))).await),
+            ("provision anew", 2, within("provision", timed(provider.provision(&bed.spec()))).await),
+            ("attach", 1, within("attach", timed(provider.attach(&spec.session))).await),
+            ("reap", 5, within("reap", timed(provider.reap(&spec.session))).await),
+            ("preflight", 15, within("preflight", timed(provider.preflight(&spec))).await),
+        ];
+        for (what, seconds, (took, failed)) in calls {
+            assert!(failed, "{what}, hangs: {hangs}");
+            let most = Duration::from_secs(seconds) + Duration::from_secs(8);
+            assert!(took < most, "{what}, hangs: {hangs}: {took:?}");
+        }
+        rule.remove();
+    }
+    // It was never the Pod's fault.
+    assert_eq!((bed.creates(), bed.deletes()), (1, 0));
+    within("provision", bed.provider().provision(&spec)).await.unwrap();
+}
+
+/// How long that takes, and whether it fails.
+async fn timed<T>(call: impl Future<Output = Result<T, sandbox::Error>>) -> (Duration, bool) {
+    let begun = Instant::now();
+    let failed = call.await.is_err();
+    (begun.elapsed(), failed)
 }

@@ -143,11 +143,14 @@ async fn a_gate_that_was_wedged_from_the_beginning_costs_nothing() {
     let bed = Bed::new().await;
     let (spec, provider) = (bed.gated_spec(), with_gates(bed.provider()));
     bed.api.hold(Step::Start);
-    let maker = with_gates(bed.provider());
+    let (maker, of) = (with_gates(bed.provider()), spec.clone());
+    let mut making = Box::pin(async move { maker.provision(&of).await });
     tokio::select! {
-        outcome = maker.provision(&spec) => panic!("it does not start: {outcome:?}"),
+        outcome = &mut making => panic!("it does not start: {outcome:?}"),
         () = bed.until_other(&spec.session, None) => {}
     }
+    // As of a process that is killed: nobody cleans up.
+    std::mem::forget(making);
     bed.set_fate(&spec.session, wedged()).await;
     let error = fails(within("provision", provider.provision(&spec)).await, ErrorKind::Unavailable);
     assert_eq!((error.death(), error.effect()), (None, Effect::None), "{error:?}");

@@ -36,6 +36,36 @@ async fn either_protocol_does_alone() {
     }
 }
 
+/// More than what any buffer on the way holds.
+const LARGE: usize = 64 << 20;
+
+#[tokio::test]
+async fn large_files_go_in_and_out_by_either_protocol() {
+    for protocol in [Protocol::V4, Protocol::V5] {
+        let bed = Bed::with(Options::new().protocols(&[protocol])).await;
+        let (spec, provider, what) = (bed.spec(), bed.provider(), protocol.name());
+        let sandbox = within(what, provider.provision(&spec)).await.unwrap();
+        // No two pieces of it are the same.
+        let content: Vec<u8> = (0..LARGE as u32 / 4).flat_map(u32::to_le_bytes).collect();
+        let long = Duration::from_secs(300);
+        let path = bed.path("tree/large");
+        tokio::time::timeout(long, sandbox.write_bytes(&path, content.clone())).await.unwrap().unwrap();
+        assert!(std::fs::read(bed.file("tree/large")).unwrap() == content, "{what}: what lands is another");
+        let read = tokio::time::timeout(long, sandbox.read_bytes(&path, LARGE)).await.unwrap().unwrap();
+        assert!(read == content, "{what}: what is read is another");
+        drop(read);
+        let export = within(what, provider.export(&spec.session, &bed.path("tree"))).await.unwrap();
+        let archive = tokio::time::timeout(long, export.collect(LARGE + (1 << 20))).await.unwrap().unwrap();
+        let mut archive = tar::Archive::new(&archive[..]);
+        let mut file = archive.entries().unwrap().nth(1).unwrap().unwrap();
+        let mut exported = Vec::new();
+        std::io::Read::read_to_end(&mut file, &mut exported).unwrap();
+        assert!(exported == content, "{what}: what is exported is another");
+        let text = format!("cat {} | wc -c", bed.file("tree/large").display());
+        assert_eq!(exec(&sandbox, &text).await.unwrap().stdout.to_string_lossy().trim(), LARGE.to_string(), "{what}");
+    }
+}
+
 #[tokio::test]
 async fn frames_that_are_not_as_they_should_be_change_nothing() {
     let success = json!({"status": "Success", "metadata": {}});

@@ -48,6 +48,7 @@ fn rows() -> Vec<Row> {
     let row = |state, fate, provision, attach, owned| Row { state, fate, provision, attach, owned };
     let crash = |container: &str| Some(Fate::CrashLoop { container: container.to_owned(), exit_code: 1 });
     let init = Some(Fate::InitFailed { container: "netsetup".to_owned(), exit_code: 1 });
+    let deaf = |seconds| Some(Fate::Deaf { container: "gate".to_owned(), seconds });
     let (container, message) = ("gate".to_owned(), "said so".to_owned());
     let slow_gate = Fate::Waiting { container, reason: "ContainerCreating".to_owned(), message };
     vec![
@@ -65,13 +66,16 @@ fn rows() -> Vec<Row> {
         row("crash loop", crash("sandbox"), Refuses(ErrorKind::Unavailable), Err(None), Running),
         row("gate: crash loop", crash("gate"), Reclaims(ErrorKind::Unavailable), Err(None), Starting),
         row("gate: slow", Some(slow_gate), Refuses(ErrorKind::DeadlineExceeded), Err(None), Starting),
+        row("gate: deaf", deaf(60), Reclaims(ErrorKind::Unavailable), Err(None), Starting),
+        row("gate: deaf for a moment", deaf(3), Refuses(ErrorKind::DeadlineExceeded), Err(None), Starting),
         row("init failed", init, Replaces(None), Err(Some(Death::Ended)), Ended),
         row("evicted", Some(Fate::evicted()), Replaces(Some(Death::Evicted)), Err(Some(Death::Evicted)), Ended),
         row("node shut down", failed("NodeShutdown"), Replaces(Some(Death::NodeLost)), Err(Some(Death::NodeLost)), Ended),
         row("lived too long", failed("DeadlineExceeded"), Replaces(Some(Death::Ended)), Err(Some(Death::Ended)), Ended),
         row("succeeded", Some(Fate::Succeeded), Replaces(Some(Death::Ended)), Err(Some(Death::Ended)), Ended),
         row("out of memory", Some(Fate::OomKilled), Replaces(Some(Death::OomKilled)), Err(Some(Death::OomKilled)), Ended),
-        row("unknown", Some(Fate::Unknown), Refuses(ErrorKind::DeadlineExceeded), Err(None), Unknown),
+        row("unknown", Some(Fate::Unknown), Refuses(ErrorKind::DeadlineExceeded), Err(Some(Death::NodeLost)), Unknown),
+        row("unheard of", Some(Fate::Unheard), Refuses(ErrorKind::DeadlineExceeded), Err(Some(Death::NodeLost)), Running),
         row("deletion that stays", Some(Fate::NodeLost), Refuses(ErrorKind::DeadlineExceeded), Err(Some(Death::NodeLost)), Ending),
     ]
 }
@@ -80,7 +84,9 @@ fn rows() -> Vec<Row> {
 fn spec_for(bed: &Bed, fate: Option<&Fate>) -> Spec {
     match fate {
         Some(Fate::InitFailed { .. }) => bed.spec().with_networking(Networking::None),
-        Some(Fate::CrashLoop { container, .. } | Fate::Waiting { container, .. }) if container == "gate" => {
+        Some(Fate::CrashLoop { container, .. } | Fate::Waiting { container, .. } | Fate::Deaf { container, .. })
+            if container == "gate" =>
+        {
             bed.gated_spec()
         }
         _ => bed.spec(),

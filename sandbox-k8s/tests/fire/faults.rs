@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use kube::api::DeleteParams;
 use libtest_mimic::Trial;
-use sandbox::{Death, Effect, Error, ErrorKind, Provider, Sandbox, SandboxExt, SandboxPath, Spec};
+use sandbox::{
+    Death, Effect, Error, ErrorKind, ExecRequest, FileBatch, FileWrite, Provider, Sandbox, SandboxExt, SandboxPath,
+    SpawnRequest, Spec,
+};
 use sandbox_k8s::K8sProvider;
 
 use crate::bed::{Bed, equal, fails, holds, says};
@@ -25,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         lever_trial("faults::etcd_paused", |bed| under(bed, Fault::Etcd, Duration::from_secs(6))),
         lever_trial("faults::kubelet_restarted", |bed| under(bed, Fault::Kubelet, Duration::from_secs(2))),
         lever_trial("faults::node_cut", |bed| under(bed, Fault::Node, Duration::from_secs(6))),
+        lever_trial("faults::node_lost", node_lost),
         trial("faults::pods_deleted", pods_deleted),
     ]
 }
@@ -192,6 +196,51 @@ async fn under(bed: Bed, fault: Fault, lasts: Duration) -> Outcome {
     scene.check_reap("reap", &scene.reaped[0], early_reap).await?;
     scene.check_reap("late reap", &scene.reaped[1], late_reap).await?;
     scene.end().await
+}
+
+/// How soon a control plane says that it does not hear from a node: after 20 seconds on the test bed.
+const UNHEARD_OF: Duration = Duration::from_secs(90);
+
+/// All operations on a sandbox whose node is gone for so long that the control plane says so, and comes back.
+async fn node_lost(bed: Bed) -> Outcome {
+    let (provider, other, spec) = (bed.provider()?, bed.apart().await?, bed.spec());
+    let sandbox = provider.provision(&spec).await?;
+    says(&sandbox, "echo x > /workspace/f").await?;
+    let uid = bed.uid(&spec.session).await?;
+    let held = Arc::clone(&sandbox);
+    let running = run("exec", UNHEARD_OF + EXEC, async move { held.exec(ExecRequest::shell("sleep 600")).await });
+    let broken = Fault::Node.begin().await?;
+    let is_told = async || {
+        let error = fails("attach", other.attach(&spec.session).await.map(drop)).ok();
+        Ok(error.is_some_and(|error| error.death() == Some(Death::NodeLost)))
+    };
+    until("the node is told as lost", UNHEARD_OF, is_told).await?;
+    let file = || SandboxPath::new("/workspace/f");
+    let write = || file().map(|path| FileWrite::bytes(path, "y"));
+    let errors = [
+        ("half-way", fails("half-way", running.ended().await?)?),
+        ("exec", fails("exec", says(&sandbox, "true").await)?),
+        ("spawn", fails("spawn", sandbox.spawn(SpawnRequest::shell("true")).await.map(drop))?),
+        ("read", fails("read", sandbox.read(&file()?, 10).await.map(drop))?),
+        ("write", fails("write", sandbox.write(write()?).await)?),
+        ("bulk", fails("bulk", sandbox.write_many(FileBatch::new([write()?])).await)?),
+        ("export", fails("export", provider.export(&spec.session, &file()?).await.map(drop))?),
+    ];
+    for (what, error) in errors {
+        let got = (error.kind(), error.death());
+        equal(&format!("{what}: {error:?}"), got, (ErrorKind::NotFound, Some(Death::NodeLost)))?;
+    }
+    // It may run, so nobody removes it and nobody makes another.
+    let hasty = bed.provider_with(|config| config.ready_timeout = Duration::from_secs(3))?;
+    let error = fails("provision", hasty.provision(&spec).await)?;
+    equal(&format!("{error:?}"), (error.kind(), error.effect()), (ErrorKind::DeadlineExceeded, Effect::None))?;
+    broken.mend().await?;
+    // It did, and all is as it was.
+    let again = other.provision(&spec).await?;
+    equal("the sandbox", (bed.uid(&spec.session).await?, again.recreated().cloned()), (uid, None))?;
+    equal("the old handle", says(&sandbox, "cat /workspace/f").await?, "x".to_owned())?;
+    other.reap(&spec.session).await?;
+    Ok(())
 }
 
 /// All operations on sandboxes whose Pods are deleted under them.

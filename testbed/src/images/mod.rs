@@ -78,7 +78,8 @@ pub(crate) fn for_pods() -> impl Iterator<Item = &'static Image> {
 pub(crate) fn ensure(place: &Place) -> Result<Vec<PathBuf>> {
     // A change of any recipe makes all of them anew.
     let recipe =
-        [include_str!("mod.rs"), include_str!("layer.rs"), include_str!("archive.rs"), PAUSE_SOURCE, GATE].concat();
+        [include_str!("mod.rs"), include_str!("layer.rs"), include_str!("archive.rs"), PAUSE_SOURCE, GATE, GATE_CALLS]
+            .concat();
     let dir = place.cache().join(format!("images-{}", &digest(recipe.as_bytes())[..8]));
     make_dir(&dir)?;
     let _lock = lock(&dir.join("lock"))?;
@@ -120,15 +121,17 @@ fn noisy(path: &Path) -> Result<()> {
     layer.finish()
 }
 
-/// What an egress gate looks like from outside: it asks its control plane whether its token is good, listens, and says that it does.
+/// What an egress gate looks like from outside: it asks its control plane whether its token is good, listens, says that it does, and counts.
 fn gate(path: &Path) -> Result<()> {
     let mut layer = layer::busybox(path, &[], true)?;
     layer.text("gate", 0o755, GATE)?;
     layer.text("www/health", 0o644, "ok\n")?;
+    layer.text("www/cgi-bin/calls", 0o755, GATE_CALLS)?;
     layer.finish()
 }
 
 const GATE: &str = include_str!("../../scripts/gate.sh");
+const GATE_CALLS: &str = include_str!("../../scripts/gate-calls.sh");
 
 fn debian(path: &Path) -> Result<()> {
     debootstrap("bookworm", "", path)
