@@ -42,7 +42,8 @@ pub(super) fn cases() -> Vec<Case> {
             "attach::changes_nothing",
             "It never waits, starts, heals or removes anything, so that it is safe beside a running session.",
             attach_changes_nothing,
-        ),
+        )
+        .races(),
         Case::new("attach::dropped", HARMLESS, attach_dropped).races().repeat(3),
         Case::new("reap::removes", REAPED, reap_removes),
         Case::new("reap::then_provision_is_fresh", REAPED, reap_then_provision_is_fresh),
@@ -125,19 +126,19 @@ async fn from_another_process(bed: B) -> Outcome {
 
 async fn attach_changes_nothing(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let run = sandbox.sh("for i in 1 2 3 4; do echo $i; sleep 0.3; done; exit 5");
+    let run = sandbox.sh("echo 1; > /tmp/begun; until [[ -e /tmp/enough ]]; do sleep 0.02; done; echo 2; exit 5");
     let look = async {
+        sandbox.ok("until [[ -e /tmp/begun ]]; do sleep 0.02; done").await?;
         for _ in 0..10 {
             bed.attach(&bed.session).await?;
-            tokio::time::sleep(millis(50)).await;
         }
-        Ok::<_, Failure>(())
+        sandbox.ok("> /tmp/enough").await
     };
     let (result, looked) = tokio::join!(run, look);
     looked?;
     let result = result?;
     ensure(
-        result.exit_code == 5 && result.stdout.bytes == "1\n2\n3\n4\n",
+        result.exit_code == 5 && result.stdout.bytes == "1\n2\n",
         "a command beside ten attaches",
         "code 5, whole",
         || told(&result),
@@ -188,9 +189,7 @@ async fn reap_against_exec(bed: B) -> Outcome {
     let runs = (0..8).map(|_| sandbox.inner.exec(ExecRequest::shell(format!("sleep {mark}"))));
     let reap = async {
         // One that has not begun fails too, but then its effect is known.
-        while sandbox.marked(&mark).await? < 8 {
-            tokio::time::sleep(millis(50)).await;
-        }
+        sandbox.all_marked(&mark, 8, secs(60)).await?;
         bed.reap(&bed.session).await
     };
     let both = futures::future::join(futures::future::join_all(runs), reap);
@@ -306,6 +305,7 @@ async fn dropping_removes_nothing(bed: B) -> Outcome {
     drop(sandbox);
     equal("files through the other handle", second.ok("cat /tmp/f").await?, "mine\n")?;
     drop(second);
+    // Who removes it may take a moment for that.
     tokio::time::sleep(millis(500)).await;
     let third = bed.attach(&bed.session).await?;
     equal("files through a later handle", third.ok("cat /tmp/f").await?, "mine\n")?;
@@ -328,13 +328,13 @@ async fn processes_are_its_own(bed: B) -> Outcome {
     let two = bed.provision(&bed.spec_of(&bed.fresh_session())).await?;
     one.ok(&format!("setsid sleep {mark} >/dev/null 2>&1 & true")).await?;
     equal("its process as the other sees it", two.marked(&mark).await?, 0)?;
-    let run = one.sh("sleep 2; echo whole");
+    let run = one.sh("> /tmp/begun; until [[ -e /tmp/enough ]]; do sleep 0.05; done; echo whole");
     let attack = async {
-        tokio::time::sleep(millis(500)).await;
-        two.try_exec(
-            ExecRequest::shell("kill -9 -1; for p in {1..40000}; do kill -9 $p; done 2>/dev/null").with_limit(secs(5)),
-        )
-        .await
+        one.ok("until [[ -e /tmp/begun ]]; do sleep 0.02; done").await?;
+        let text = "kill -9 -1; for p in {1..40000}; do kill -9 $p; done 2>/dev/null";
+        let attacked = two.try_exec(ExecRequest::shell(text).with_limit(secs(5))).await;
+        one.ok("> /tmp/enough").await?;
+        attacked
     };
     let (whole, attacked) = tokio::join!(run, attack);
     let whole = whole?;

@@ -1,28 +1,33 @@
 //! Commands that one can talk to while they run.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sandbox::{ByteStream, Exit, Process, Signal, SpawnRequest};
 use tokio::io::AsyncWriteExt;
 
 use super::super::bed::unexpected;
-use super::{B, Case, filler, mark, millis, secs};
+use super::{B, Case, cksum, filler, mark, millis, secs, two_million};
 use crate::{Failure, Outcome, ensure, equal, same, within};
 
 const READS: &str = "A spawned command reads what is written to it, and an end of input when that is closed.";
 const ARRIVES: &str = "A spawned command's output arrives while it runs.";
 const SIGNAL: &str = "A signal reaches a spawned command's process group.";
+const WAITS: &str = "Output is not capped: it waits for its reader.";
 const DROPPED: &str = "A spawned command is killed when its handle is dropped.";
 
 pub(super) fn cases() -> Vec<Case> {
     let all = vec![
         Case::new("spawn::echo", READS, echo),
-        Case::new("spawn::checksums", READS, checksums),
+        Case::new("spawn::checksums", READS, |bed| checksums_of(bed, &[0, 1, 4095, 4096, 1 << 20, 40 << 20])),
+        Case::new("spawn::checksums_of_much", READS, |bed| checksums_of(bed, &[48 << 20, 64 << 20, 100 << 20]))
+            .slow()
+            .deadline(secs(300)),
         Case::new("spawn::no_input", "A command that nobody can write to has an empty standard input.", no_input),
         Case::new("spawn::output_arrives", ARRIVES, output_arrives),
         Case::new("spawn::conversation", ARRIVES, conversation),
-        Case::new("spawn::output_waits", "Output is not capped: it waits for its reader.", output_waits),
+        Case::new("spawn::output_waits", WAITS, output_waits),
+        Case::new("spawn::long_output_is_whole", WAITS, long_output_is_whole).slow().deadline(secs(300)),
         Case::new(
             "spawn::codes",
             "A spawned command ends with its own exit code, or 128 and the number of the signal that ended it.",
@@ -36,7 +41,8 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new("spawn::signal", SIGNAL, signal),
         Case::new("spawn::signal_after_the_end", "A command that ended already is no error.", signal_after_the_end),
-        Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill),
+        Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill)
+            .races(),
         Case::new("spawn::dropped", DROPPED, dropped).races().profile("faults"),
         Case::new("spawn::limit", "A spawned command that ran into its limit was killed and says so.", limit),
         Case::new(
@@ -91,25 +97,9 @@ async fn echo(bed: B) -> Outcome {
     Ok(())
 }
 
-/// What `cksum` says of `bytes`: the CRC of POSIX, over the bytes and their number.
-fn cksum(bytes: &[u8]) -> u32 {
-    let table: [u32; 256] = std::array::from_fn(|n| {
-        (0..8).fold((n as u32) << 24, |crc, _| if crc >> 31 == 1 { crc << 1 ^ 0x04c1_1db7 } else { crc << 1 })
-    });
-    let length = bytes.len().to_le_bytes();
-    let significant = length.len() - length.iter().rev().take_while(|byte| **byte == 0).count();
-    let all = bytes.iter().chain(&length[..significant]);
-    !all.fold(0, |crc, byte| crc << 8 ^ table[usize::from((crc >> 24) as u8 ^ byte)])
-}
-
-#[test]
-fn checksums_are_those_of_posix() {
-    assert_eq!((cksum(b""), cksum(b"123456789"), cksum(b"\0")), (4_294_967_295, 930_766_865, 4_215_202_376));
-}
-
-async fn checksums(bed: B) -> Outcome {
+async fn checksums_of(bed: B, sizes: &'static [usize]) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    for size in [0usize, 1, 4095, 4096, 1 << 20, 40 << 20, 64 << 20] {
+    for &size in sizes {
         let mut process = sandbox.spawn(SpawnRequest::shell("cksum; echo done >&2; exit 3").with_stdin()).await?;
         let input = filler(size);
         let (stdout, stderr, exit) = feed(&mut process, input.clone()).await?;
@@ -196,11 +186,37 @@ async fn output_waits(bed: B) -> Outcome {
     equal("its end", end(&mut process).await?, Exit::new(0, false))
 }
 
+/// Ten readers as fast as they can, one after the other, and ten at once that take 2 MB a second.
+async fn long_output_is_whole(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let read = |pause: Duration| {
+        let sandbox = sandbox.clone();
+        async move {
+            let mut process = sandbox.spawn(SpawnRequest::shell("seq 1 2000000")).await?;
+            let (mut stdout, mut all, begun) = (take(&mut process.stdout), Vec::new(), tokio::time::Instant::now());
+            while let Some(piece) = within("a piece of seq 1 2000000", secs(60), stdout.next()).await? {
+                all.extend_from_slice(&piece.map_err(|e| unexpected("reading", "a piece", &e))?);
+                let megabytes = u32::try_from(all.len() / 1_000_000).unwrap_or(u32::MAX);
+                tokio::time::sleep_until(begun + pause * megabytes).await;
+            }
+            same("seq 1 2000000", &all, two_million())?;
+            equal("its end", end(&mut process).await?, Exit::new(0, false))
+        }
+    };
+    for _ in 0..10 {
+        read(Duration::ZERO).await?;
+    }
+    futures::future::join_all((0..10).map(|_| read(millis(500)))).await.into_iter().collect()
+}
+
 async fn codes(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     for code in [0, 1, 7, 126, 127, 255] {
-        let mut process = sandbox.spawn(SpawnRequest::shell(format!("exit {code}"))).await?;
-        equal(&format!("exit {code}"), end(&mut process).await?, Exit::new(code, false))?;
+        let text = format!("exit {code}");
+        let program = SpawnRequest::args(["sh".to_owned(), "-c".to_owned(), text.clone()]);
+        for request in [SpawnRequest::shell(text.clone()), program] {
+            equal(&text, end(&mut sandbox.spawn(request).await?).await?, Exit::new(code, false))?;
+        }
     }
     let mut process = sandbox.spawn(SpawnRequest::shell("kill -TERM $$; sleep 5")).await?;
     equal("a signal", end(&mut process).await?, Exit::new(143, false))

@@ -124,13 +124,22 @@ fn eager(mut stream: ByteStream) -> ByteStream {
     ))
 }
 
+/// The pieces of a stream that lie within its first `most` bytes.
+fn head(stream: ByteStream, most: usize) -> ByteStream {
+    ByteStream::new(futures::stream::unfold((stream, 0), move |(mut stream, before)| async move {
+        let piece = stream.next().await?;
+        let seen = before + piece.as_ref().map_or(0, bytes::Bytes::len);
+        (seen <= most).then_some((piece, (stream, seen)))
+    }))
+}
+
 #[allow(clippy::too_many_lines)]
 pub(super) fn mutants() -> Vec<Mutant> {
     let one = Arc::new(Mutex::new(()));
     vec![
         Mutant::new(
             "input is cut",
-            &["spawn::echo", "spawn::checksums"],
+            &["spawn::echo", "spawn::checksums", "spawn::checksums_of_much"],
             request(|r| {
                 if r.stdin {
                     r.command = Command::Shell(format!("head -c 500000 | {{ {}\n}}", text(&r.command)).into());
@@ -139,7 +148,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         ),
         Mutant::new(
             "a byte of the input is another",
-            &["spawn::checksums"],
+            &["spawn::checksums", "spawn::checksums_of_much"],
             request(|r| {
                 if r.stdin {
                     let tr = "tr '\\000' '\\001'";
@@ -173,6 +182,16 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 let mut process = inner.spawn(request).await?;
                 process.stdout =
                     eager(std::mem::replace(&mut process.stdout, ByteStream::new(futures::stream::empty())));
+                Ok(process)
+            }),
+        ),
+        Mutant::new(
+            "the tail of a spawned command's long output is lost",
+            &["spawn::long_output_is_whole"],
+            hooks().spawn(|inner, request| async move {
+                let mut process = inner.spawn(request).await?;
+                let stdout = std::mem::replace(&mut process.stdout, ByteStream::new(futures::stream::empty()));
+                process.stdout = head(stdout, 14_000_000);
                 Ok(process)
             }),
         ),
