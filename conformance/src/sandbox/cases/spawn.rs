@@ -14,6 +14,7 @@ const READS: &str = "A spawned command reads what is written to it, and an end o
 const ARRIVES: &str = "A spawned command's output arrives while it runs.";
 const SIGNAL: &str = "A signal reaches a spawned command's process group.";
 const WAITS: &str = "Output is not capped: it waits for its reader.";
+const DRAINED: &str = "Its output waits for the reader: what nobody reads stalls it, so read or drop both streams (a dropped one is drained).";
 const DROPPED: &str = "A spawned command is killed when its handle is dropped.";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -27,6 +28,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("spawn::output_arrives", ARRIVES, output_arrives),
         Case::new("spawn::conversation", ARRIVES, conversation),
         Case::new("spawn::output_waits", WAITS, output_waits),
+        Case::new("spawn::dropped_output", DRAINED, dropped_output),
         Case::new("spawn::long_output_is_whole", WAITS, long_output_is_whole).slow().deadline(secs(300)),
         Case::new(
             "spawn::codes",
@@ -184,6 +186,17 @@ async fn output_waits(bed: B) -> Outcome {
         crate::short(&last.slice(last.len().saturating_sub(20)..))
     })?;
     equal("its end", end(&mut process).await?, Exit::new(0, false))
+}
+
+async fn dropped_output(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "echo up >&2; seq 1 500000; echo after >&2; seq 1 500000 >&2; exit 5";
+    let mut process = sandbox.spawn(SpawnRequest::shell(text).with_limit(secs(30))).await?;
+    until(&mut process.stderr, "up\n").await?;
+    drop(take(&mut process.stdout));
+    until(&mut process.stderr, "after\n").await?;
+    drop(take(&mut process.stderr));
+    equal("the end of a command whose output was dropped", end(&mut process).await?, Exit::new(5, false))
 }
 
 /// Ten readers as fast as they can, one after the other, and ten at once that take 2 MB a second.

@@ -124,6 +124,26 @@ fn eager(mut stream: ByteStream) -> ByteStream {
     ))
 }
 
+/// A stream that is neither read nor dropped for a while once its reader has gone.
+struct Kept(Option<ByteStream>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let stream = self.0.take();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(stream);
+        });
+    }
+}
+
+fn kept(stream: ByteStream) -> ByteStream {
+    ByteStream::new(futures::stream::unfold(Kept(Some(stream)), |mut kept| async move {
+        let piece = kept.0.as_mut()?.next().await?;
+        Some((piece, kept))
+    }))
+}
+
 /// The pieces of a stream that lie within its first `most` bytes.
 fn head(stream: ByteStream, most: usize) -> ByteStream {
     ByteStream::new(futures::stream::unfold((stream, 0), move |(mut stream, before)| async move {
@@ -182,6 +202,16 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 let mut process = inner.spawn(request).await?;
                 process.stdout =
                     eager(std::mem::replace(&mut process.stdout, ByteStream::new(futures::stream::empty())));
+                Ok(process)
+            }),
+        ),
+        Mutant::new(
+            "output that is dropped stands still",
+            &["spawn::dropped_output"],
+            hooks().spawn(|inner, request| async move {
+                let mut process = inner.spawn(request).await?;
+                process.stdout =
+                    kept(std::mem::replace(&mut process.stdout, ByteStream::new(futures::stream::empty())));
                 Ok(process)
             }),
         ),
