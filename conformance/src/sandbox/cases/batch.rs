@@ -207,7 +207,7 @@ async fn directories(bed: B) -> Outcome {
     sandbox.ok("mkdir -m 711 -p /tmp/d/there").await?;
     let new = file("/tmp/d/new/er/f", "x")?.create_new();
     deliver(&sandbox, vec![file("/tmp/d/few/er/f", "x")?, file("/tmp/d/there/f", "x")?, new]).await?;
-    let mut many = (0..40).map(|n| file(format!("/tmp/d/many/{}/f", n % 3), "x")).collect::<Outcome<Vec<_>>>()?;
+    let mut many = (0..40).map(|n| file(format!("/tmp/d/many/{}/{n}", n % 3), "x")).collect::<Outcome<Vec<_>>>()?;
     many.push(file("/tmp/d/large/er/f", filler(6 << 20))?);
     deliver(&sandbox, many).await?;
     let made = ["few", "few/er", "large", "large/er", "many", "many/0", "many/1", "many/2", "new", "new/er"];

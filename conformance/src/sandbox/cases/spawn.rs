@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sandbox::{ByteStream, Exit, Process, Signal, SpawnRequest};
+use sandbox::{ByteStream, Effect, ErrorKind, Exit, Process, Signal, SpawnRequest};
 use tokio::io::AsyncWriteExt;
 
-use super::super::bed::unexpected;
+use super::super::bed::{path, refused, unexpected};
 use super::{B, Case, cksum, filler, mark, millis, secs, two_million};
 use crate::{Failure, Outcome, ensure, equal, same, within};
 
@@ -14,6 +14,10 @@ const READS: &str = "A spawned command reads what is written to it, and an end o
 const ARRIVES: &str = "A spawned command's output arrives while it runs.";
 const SIGNAL: &str = "A signal reaches a spawned command's process group.";
 const WAITS: &str = "Output is not capped: it waits for its reader.";
+const ENV: &str = "Variables of the spec reach every command byte for byte.";
+const NO_WORKDIR: &str =
+    "As [`exec`](Self::exec); what is wrong with the working directory may be told by [`Process::wait`] instead.";
+const INVALID: &str = "A request that breaks a rule fails as `InvalidRequest` before anything is started.";
 const DRAINED: &str = "Its output waits for the reader: what nobody reads stalls it, so read or drop both streams (a dropped one is drained).";
 const DROPPED: &str = "A spawned command is killed when its handle is dropped.";
 
@@ -41,6 +45,9 @@ pub(super) fn cases() -> Vec<Case> {
             "Starts a command and answers at once, so that one can write to it, read from it and signal it.",
             env_and_workdir,
         ),
+        Case::new("spawn::env_of_the_spec", ENV, env_of_the_spec),
+        Case::new("spawn::workdir_that_is_none", NO_WORKDIR, workdir_that_is_none),
+        Case::new("spawn::invalid_request_starts_nothing", INVALID, invalid_request),
         Case::new("spawn::signal", SIGNAL, signal),
         Case::new("spawn::signal_after_the_end", "A command that ended already is no error.", signal_after_the_end),
         Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill)
@@ -250,13 +257,62 @@ async fn env_and_workdir(bed: B) -> Outcome {
     let env = sandbox::Env::new().with("MINE", "$(id) '\n").map_err(|e| unexpected("env", "legal", &e))?;
     let begun = Instant::now();
     let request = SpawnRequest::shell("pwd; printf '%s|' \"$MINE\"; echo err >&2; sleep 2");
-    let workdir = super::super::bed::path("/tmp")?;
+    let workdir = path("/tmp")?;
     let mut process = sandbox.spawn(request.with_env(env).with_workdir(workdir)).await?;
     ensure(begun.elapsed() < millis(1800), "spawn", "an answer at once", || format!("{:?}", begun.elapsed()))?;
     let (stdout, stderr) = (take(&mut process.stdout), take(&mut process.stderr));
     let (stdout, stderr) = tokio::join!(all(stdout, "stdout"), all(stderr, "stderr"));
     same("stdout", &stdout?, "/tmp\n$(id) '\n|")?;
     same("stderr", &stderr?, "err\n")
+}
+
+async fn env_of_the_spec(bed: B) -> Outcome {
+    let value = "two  words \n$(id) '\"";
+    let legal = |env: Result<sandbox::Env, sandbox::Error>| env.map_err(|e| unexpected("env", "legal", &e));
+    let sandbox = bed.provision(&bed.spec().with_env(legal(sandbox::Env::new().with("OF_THE_SPEC", value))?)).await?;
+    let text = "printf %s \"$OF_THE_SPEC\"";
+    for request in [SpawnRequest::shell(text), SpawnRequest::args(["sh", "-c", text]).with_stdin()] {
+        let (stdout, _, exit) = feed(&mut sandbox.spawn(request.with_stdin()).await?, Bytes::new()).await?;
+        same("the variable", &stdout, value)?;
+        equal("its end", exit, Exit::new(0, false))?;
+    }
+    let mine = legal(sandbox::Env::new().with("OF_THE_SPEC", "mine"))?;
+    let (stdout, ..) =
+        feed(&mut sandbox.spawn(SpawnRequest::shell(text).with_env(mine).with_stdin()).await?, Bytes::new()).await?;
+    same("the variable where the request has another value", &stdout, "mine")
+}
+
+async fn workdir_that_is_none(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("touch /tmp/file").await?;
+    let (missing, file) = (ErrorKind::FileNotFound, ErrorKind::NotDirectory);
+    for (name, kind) in [("/tmp/no", missing), ("/tmp/no/no", missing), ("/tmp/file", file), ("/tmp/file/no", file)] {
+        let request = SpawnRequest::shell("touch /tmp/started").with_workdir(path(name)?).with_limit(secs(20));
+        let ended = match within("spawn", secs(60), sandbox.inner.spawn(request)).await? {
+            Ok(mut process) => within("the end of the command", secs(60), process.wait()).await?,
+            Err(error) => Err(error),
+        };
+        let error = refused(&format!("a command in {name}"), ended, kind)?;
+        let told = (error.path().map(ToString::to_string), error.effect());
+        equal("its path and effect", told, (Some(name.to_owned()), Effect::None))?;
+    }
+    equal("traces of a start", sandbox.ok("ls /tmp/started 2>/dev/null; true").await?, "")
+}
+
+async fn invalid_request(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let touch = || SpawnRequest::shell("touch /tmp/started");
+    for (what, request) in [
+        ("a limit of 0", touch().with_limit(secs(0))),
+        ("a limit of years", touch().with_limit(sandbox::ExecRequest::MAX_LIMIT * 2)),
+        ("a text with NUL", SpawnRequest::shell("touch /tmp/started\0")),
+        ("no arguments", SpawnRequest::args(Vec::<Vec<u8>>::new())),
+        ("an argument with NUL", SpawnRequest::args(["touch", "/tmp/started\0"])),
+    ] {
+        let spawned = within("spawn", secs(60), sandbox.inner.spawn(request)).await?;
+        refused(what, spawned.map(drop), ErrorKind::InvalidRequest)?;
+    }
+    equal("traces of a start", sandbox.ok("ls /tmp/started 2>/dev/null; true").await?, "")
 }
 
 async fn signal(bed: B) -> Outcome {

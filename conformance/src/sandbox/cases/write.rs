@@ -107,7 +107,8 @@ async fn in_one_step(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let contents = [filler(3 << 20), filler(1 << 20)];
     sandbox.write("/tmp/f", contents[0].clone()).await?;
-    let watch = "> /tmp/begun; until [[ -e /tmp/enough ]]; do stat -c %s /tmp/f; done | sort | uniq";
+    let watch =
+        "> /tmp/begun; until [[ -e /tmp/enough ]]; do stat -c %s /tmp/f 2>/dev/null || echo gone; done | sort | uniq";
     let write = async {
         sandbox.ok("until [[ -e /tmp/begun ]]; do sleep 0.02; done").await?;
         for n in 0..12 {
@@ -278,6 +279,10 @@ async fn mode_of_a_new_file(bed: B) -> Outcome {
     {
         sandbox.write(name, filler(size)).await?;
         equal(name, mode(&sandbox, name).await?, "644")?;
+        sandbox.ok(&format!("rm {name}")).await?;
+        let new = FileWrite::bytes(path(name)?, filler(size)).create_new();
+        sandbox.try_write(new).await?.map_err(|e| unexpected("a file that must be new", "success", &e))?;
+        equal(&format!("{name}, which had to be new"), mode(&sandbox, name).await?, "644")?;
     }
     Ok(())
 }

@@ -115,6 +115,13 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 }),
             )
         },
+        Mutant::new(
+            "what is spawned in a sandbox that is gone is lost",
+            &["destroy::twice", "handle::is_bound_to_its_sandbox"],
+            hooks().spawn(|inner, request| async move {
+                inner.spawn(request).await.map_err(|_| Error::new(ErrorKind::Lost))
+            }),
+        ),
         Mutant::new("destroy does nothing", &["destroy::twice"], hooks().destroy(|_, ()| async { Ok(()) })),
         Mutant::new(
             "destroy removes whatever the session has",

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox::{ByteStream, Command, Env, Error, ErrorKind, Exit, Process, ProcessControl, Signal, SpawnRequest};
+use sandbox::{
+    ByteStream, Command, Env, Error, ErrorKind, ExecRequest, Exit, Process, ProcessControl, Signal, SpawnRequest,
+};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::{Hooks, Mutant};
@@ -18,6 +20,7 @@ struct Sins {
     wait_once: bool,
     no_late_signal: bool,
     kill_once: bool,
+    gone: bool,
     turn: Option<OwnedMutexGuard<()>>,
 }
 
@@ -52,7 +55,10 @@ impl ProcessControl for Control {
         if self.waited && self.sins.wait_once {
             return Err(Error::new(ErrorKind::NotFound));
         }
-        let exit = self.inner.lock().await.wait().await?;
+        let exit = match self.inner.lock().await.wait().await {
+            Err(_) if self.sins.gone => Exit::new(137, false),
+            ended => ended?,
+        };
         self.waited = true;
         self.sins.turn = None;
         Ok(self.sins.exit.map_or(exit, |change| change(exit)))
@@ -237,6 +243,42 @@ pub(super) fn mutants() -> Vec<Mutant> {
             "one can wait once",
             &["spawn::wait_again"],
             control(|| Sins { wait_once: true, ..Sins::default() }),
+        ),
+        Mutant::new(
+            "a spawned command has no variables of the spec",
+            &["spawn::env_of_the_spec"],
+            request(|r| {
+                let lost = format!("unset OF_THE_SPEC\n{}", text(&r.command));
+                r.command = Command::Shell(lost.into());
+            }),
+        ),
+        Mutant::new(
+            "a spawned command starts where it can",
+            &["spawn::workdir_that_is_none"],
+            hooks().spawn(|inner, mut request| async move {
+                if let Some(dir) = request.workdir.take() {
+                    let look = ExecRequest::args([&b"test"[..], b"-d", dir.as_bytes()].map(<[u8]>::to_vec));
+                    request.workdir = inner.exec(look).await?.success().then_some(dir);
+                }
+                inner.spawn(request).await
+            }),
+        ),
+        Mutant::new(
+            "a spawned command is started before its request is looked at",
+            &["spawn::invalid_request_starts_nothing"],
+            hooks().spawn(|inner, request| async move {
+                if request.validate().is_err() {
+                    inner.exec(ExecRequest::shell("touch /tmp/started")).await?;
+                }
+                inner.spawn(request).await
+            }),
+        ),
+        Mutant::new(
+            "the end of a reaped sandbox is one of the spawned command",
+            &["reap::against_exec"],
+            hooks().spawn(|inner, request| async move {
+                Ok(sinning(inner.spawn(request).await?, Sins { gone: true, ..Sins::default() }).0)
+            }),
         ),
         Mutant::new(
             "variables of a spawned command are lost",
