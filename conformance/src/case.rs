@@ -26,6 +26,9 @@ pub struct Case<F: Factory> {
     pub races: bool,
     /// It must wait long; run only when asked to.
     pub slow: bool,
+    /// It applies to no backend of this family so far, so that nobody has seen the rule hold on a real one. Lists and reports say so,
+    /// wherever it runs.
+    pub unproved: bool,
     /// How long one run may take in all.
     pub deadline: Duration,
     pub(crate) body: Body<F>,
@@ -62,6 +65,7 @@ impl<F: Factory> Case<F> {
             repeat: 1,
             races: false,
             slow: false,
+            unproved: false,
             deadline: Duration::from_secs(120),
             body: Arc::new(move |context| Box::pin(body(context))),
         }
@@ -104,6 +108,13 @@ impl<F: Factory> Case<F> {
     #[must_use]
     pub fn slow(mut self) -> Self {
         self.slow = true;
+        self
+    }
+
+    /// Marks it as one that applies to no backend of this family so far.
+    #[must_use]
+    pub fn unproved(mut self) -> Self {
+        self.unproved = true;
         self
     }
 

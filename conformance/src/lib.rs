@@ -42,13 +42,18 @@
 //! `cargo test --test conformance` runs it; one filter, `--list`, `--exact`, `--skip`, `--test-threads` (here twice the cores unless
 //! said otherwise, since a case waits for most of its time) and `cargo nextest` work as with any test. The image needs bash and an
 //! ordinary userland. Tell [`Setup::with_leak_check`](sandbox::Setup::with_leak_check) how to look for what a session left in your
-//! place: objects, processes, files. It is asked after every case, and where nothing may be made.
+//! place: objects, processes, files. It is asked after every case, and where nothing may be made. For sandboxes that live in directories of the
+//! machine of the test, [`traces_of`](sandbox::traces_of) looks.
 //!
-//! - A case that needs what you do not claim is shown as `[n/a: no export]` when it is listed, and ignored.
+//! - A case that needs what you do not claim is shown as `[n/a: no export]` when it is listed, and ignored. One that applies to no backend of
+//!   this family either is marked `unproved`, in lists and reports: yours may be the first that shows its rule to hold.
 //! - A backend that is not here is one ignored entry that says what to do; with `CONFORMANCE_REQUIRE=mine` it is a failure.
-//! - A case that must wait long is ignored unless `CONFORMANCE_SLOW=1`, with which those that race also run twenty times each.
-//! - `--include-ignored` and `--ignored` run those that wait long, never what does not apply. Arguments for which nothing runs are a failure,
-//!   not an empty success; if one filter goes to several test binaries, name the one that is meant with `--test`.
+//! - A case that must wait long is ignored unless `CONFORMANCE_SLOW=1`, with which those that race also run twenty times each;
+//!   `CONFORMANCE_SLOW=only` runs these two kinds and nothing else, for a run of their own.
+//! - `--include-ignored` and `--ignored` run those that wait long, never what does not apply.
+//! - A filter that no case matches says so, `0 of 230 cases are there for "no_such"`, and is exit code 0, since one filter goes to every test
+//!   binary of a `cargo test`. It is a failure where the name was spelled out with `--exact`, where `CONFORMANCE_REQUIRE` names the backend,
+//!   and where nothing of what was chosen is run; a suite without any case is always one.
 //!
 //! For JUnit there is `cargo nextest run --profile ci --test conformance` with these lines in `.config/nextest.toml`, as this repository has
 //! them; the file is `target/nextest/ci/junit.xml`, and what is ignored is not in it:
@@ -61,7 +66,7 @@
 //! path = "junit.xml"
 //! ```
 //!
-//! `tests/k8s.rs` of this crate is such a file for a backend that is a service somewhere: nothing is made where no variable names the place. In
+//! `tests/k8s.rs` of this crate, with `tests/cluster`, is such a file for a backend that is a service somewhere: nothing is made where no variable names the place. In
 //! the repository of this family it runs on a cluster of yours:
 //!
 //! ```sh
@@ -95,7 +100,7 @@
 //! # 5. Publish a report
 //!
 //! `CONFORMANCE_REPORT=target/conformance cargo test --test conformance` leaves `report.json`, `report.md`, `report.html` (one page,
-//! without scripts) and `badge.txt` (one line). From a program, [`run`] answers the [`Report`], and
+//! without scripts) and `badge.txt` (one line). From a program, [`run`] answers the [`Report`].
 //! What stands in it about the place comes from [`Setup::with_fact`](sandbox::Setup::with_fact) and, for what must be looked up,
 //! [`Setup::with_facts`](sandbox::Setup::with_facts): a server's version, a kernel, how processes are grouped.
 //! [`Report::changes_since`] tells what changed since an older one, as `cargo run -p conformance -- diff OLD NEW` does on the command

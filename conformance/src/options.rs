@@ -10,6 +10,8 @@ pub struct Options {
     pub require: Vec<String>,
     /// Run also the cases that must wait long, and those that race twenty times.
     pub slow: bool,
+    /// Where those run, run nothing else: what they cost is then counted apart.
+    pub only_slow: bool,
     /// Where to write the report.
     pub report: Option<PathBuf>,
     /// Cases to run at once: twice the cores unless said otherwise. A test binary has `--test-threads` for it.
@@ -22,19 +24,21 @@ impl Default for Options {
     fn default() -> Self {
         // A case waits for most of its time.
         let threads = 2 * std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-        Self { require: Vec::new(), slow: false, report: None, threads, only: Vec::new() }
+        Self { require: Vec::new(), slow: false, only_slow: false, report: None, threads, only: Vec::new() }
     }
 }
 
 impl Options {
-    /// Reads `CONFORMANCE_REQUIRE` (names, separated by commas), `CONFORMANCE_SLOW` (`1`) and `CONFORMANCE_REPORT` (a
+    /// Reads `CONFORMANCE_REQUIRE` (names, separated by commas), `CONFORMANCE_SLOW` (`1` or `only`) and `CONFORMANCE_REPORT` (a
     /// directory), looked up through `var`.
     pub fn from_vars(var: impl Fn(&str) -> Option<String>) -> Self {
         let given = |name: &str| var(name).filter(|value| !value.is_empty());
         let require = given("CONFORMANCE_REQUIRE").unwrap_or_default();
+        let slow = given("CONFORMANCE_SLOW").filter(|value| value != "0");
         Self {
             require: require.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect(),
-            slow: given("CONFORMANCE_SLOW").is_some_and(|value| value != "0"),
+            slow: slow.is_some(),
+            only_slow: slow.is_some_and(|value| value == "only"),
             report: given("CONFORMANCE_REPORT").map(PathBuf::from),
             ..Self::default()
         }
@@ -81,7 +85,11 @@ mod tests {
         };
         assert_eq!(Options::from_vars(|_| None), Options::default());
         assert_eq!(read("CONFORMANCE_REQUIRE", " local, k8s,").require, ["local", "k8s"]);
-        assert!(read("CONFORMANCE_SLOW", "1").slow && !read("CONFORMANCE_SLOW", "0").slow);
+        let slow = |value| {
+            let options = read("CONFORMANCE_SLOW", value);
+            (options.slow, options.only_slow)
+        };
+        assert_eq!((slow("0"), slow("1"), slow("only")), ((false, false), (true, false), (true, true)));
         assert_eq!(read("CONFORMANCE_REPORT", "/r").report, Some(PathBuf::from("/r")));
     }
 }

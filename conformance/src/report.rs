@@ -12,6 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Case, Factory};
 
+/// What stands below the cases of a report in which one is unproved.
+const UNPROVED: &str = "Unproved: the case applies to no backend of the family of this suite so far, so that nobody has seen its rule hold \
+     on a real one.";
+
 /// What a run found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -42,6 +46,9 @@ pub struct CaseReport {
     pub profile: String,
     /// Whether it is one that waits long.
     pub slow: bool,
+    /// Whether it applies to no backend of the family of this suite so far.
+    #[serde(default)]
+    pub unproved: bool,
     /// What was found.
     pub verdict: Verdict,
     /// How long it took, all its rounds together.
@@ -116,17 +123,24 @@ impl Counts {
 impl CaseReport {
     pub(crate) fn new(id: impl Into<String>, rule: &str, profile: &str, slow: bool) -> Self {
         let (rule, profile) = (rule.to_owned(), profile.to_owned());
-        Self { id: id.into(), rule, profile, slow, verdict: Verdict::LeftOut("not chosen".to_owned()), seconds: 0.0 }
+        let verdict = Verdict::LeftOut("not chosen".to_owned());
+        Self { id: id.into(), rule, profile, slow, unproved: false, verdict, seconds: 0.0 }
     }
 
     pub(crate) fn of<F: Factory>(case: &Case<F>) -> Self {
-        Self::new(case.id, case.rule, case.profile, case.slow)
+        Self { unproved: case.unproved, ..Self::new(case.id, case.rule, case.profile, case.slow) }
     }
 
     pub(crate) fn with(mut self, verdict: Verdict, took: Duration) -> Self {
         self.verdict = verdict;
         self.seconds = (took.as_secs_f64() * 1000.0).round() / 1000.0;
         self
+    }
+
+    /// Its verdict in a word, and what must be known to judge it.
+    fn told(&self) -> String {
+        let word = self.verdict.word();
+        if self.unproved { format!("{word}, unproved") } else { word.to_owned() }
     }
 
     /// The profile it is counted in: its own, and apart if it is one that waits long.
@@ -172,12 +186,18 @@ impl Report {
         self.cases.iter().filter(|case| matches!(case.verdict, Verdict::Failed(_)))
     }
 
-    /// One line for a badge, such as `conformance 0.1.0: 120 of 120 pass, 4 n/a`.
+    /// The cases that apply to no backend of the family of this suite so far.
+    pub fn unproved(&self) -> impl Iterator<Item = &CaseReport> {
+        self.cases.iter().filter(|case| case.unproved)
+    }
+
+    /// One line for a badge, such as `conformance 0.1.0: 120 of 120 pass, 4 n/a, 1 unproved`. What is unproved is among the others too.
     #[must_use]
     pub fn badge(&self) -> String {
         let Counts { passed, failed, not_applicable, not_run } = self.counts();
         let mut text = format!("conformance {}: {passed} of {} pass", self.suite, passed + failed);
-        for (count, word) in [(not_applicable, "n/a"), (not_run, "not run")] {
+        let unproved = self.unproved().count();
+        for (count, word) in [(not_applicable, "n/a"), (not_run, "not run"), (unproved, "unproved")] {
             if count > 0 {
                 text.push_str(&format!(", {count} {word}"));
             }
@@ -246,17 +266,23 @@ pub(crate) mod tests {
             case("exec::c", "core", true, Verdict::LeftOut("slow".to_owned())),
             case("files::d", "files", false, Verdict::NotApplicable("no files".to_owned())),
         ];
+        report.cases[3].unproved = true;
         report
     }
 
     #[test]
     fn counts_badge_and_date() {
         let report = report();
-        assert_eq!(report.badge(), "conformance 0.1.0: 1 of 2 pass, 1 n/a, 1 not run");
+        assert_eq!(report.badge(), "conformance 0.1.0: 1 of 2 pass, 1 n/a, 1 not run, 1 unproved");
         assert_eq!(report.date(), "2026-11-30 07:15 UTC");
         assert_eq!(report.profiles().keys().collect::<Vec<_>>(), ["core", "core (slow)", "files"]);
         assert!(!report.success());
         assert_eq!(Report::from_json(&report.to_json()).unwrap(), report);
+        // A report of before there was such a word.
+        let old =
+            report.to_json().replace(",\n      \"unproved\": false", "").replace(",\n      \"unproved\": true", "");
+        assert!(!old.contains("unproved"), "{old}");
+        assert_eq!(Report::from_json(&old).unwrap().unproved().count(), 0);
         for (at, date) in [(0, "1970-01-01 00:00 UTC"), (951_782_400, "2000-02-29 00:00 UTC")] {
             assert_eq!(Report { at, ..report.clone() }.date(), date);
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Handle, Runtime};
 use tokio::time::timeout;
@@ -56,6 +57,7 @@ impl<F: Factory> Suite<F> {
         match case.not_applicable(claims) {
             Some(reason) => Some(Verdict::NotApplicable(reason)),
             None if case.slow && !self.options.slow => Some(Verdict::LeftOut("slow".to_owned())),
+            None if self.options.only_slow && !(case.slow || case.races) => Some(Verdict::LeftOut("quick".to_owned())),
             None => None,
         }
     }
@@ -82,19 +84,22 @@ impl<F: Factory> Suite<F> {
             return report;
         }
         let chosen = self.cases.iter().filter(|case| self.options.chooses(case.id));
-        let runs = chosen.map(|case| async move {
-            let entry = CaseReport::of(case);
-            if let Some(verdict) = self.left_out(case) {
-                return entry.with(verdict, Duration::ZERO);
-            }
-            let begun = Instant::now();
-            let verdict = verdict(run_case(&*self.factory, case, self.options.slow).await);
-            entry.with(verdict, begun.elapsed())
-        });
+        // Boxed, so that whoever runs a suite can send its future to another thread.
+        let runs: Vec<BoxFuture<'_, CaseReport>> = chosen.map(|case| self.one(case).boxed()).collect();
         let mut done: Vec<_> = futures::stream::iter(runs).buffer_unordered(self.options.threads).collect().await;
         done.sort_by(|a: &CaseReport, b| a.id.cmp(&b.id));
         report.cases = done;
         report
+    }
+
+    async fn one(&self, case: &Case<F>) -> CaseReport {
+        let entry = CaseReport::of(case);
+        if let Some(verdict) = self.left_out(case) {
+            return entry.with(verdict, Duration::ZERO);
+        }
+        let begun = Instant::now();
+        let verdict = verdict(run_case(&*self.factory, case, self.options.slow).await);
+        entry.with(verdict, begun.elapsed())
     }
 
     /// The cases as trials of a test binary, which note their verdicts in `done`. What does not apply is ignored and never run; what is
@@ -122,11 +127,15 @@ impl<F: Factory> Suite<F> {
                 let left_out = self.left_out(case);
                 let applies = !matches!(left_out, Some(Verdict::NotApplicable(_)));
                 let ignored = left_out.is_some() && !(applies && ignored_too);
-                let kind = match &left_out {
+                let mut kind = match &left_out {
                     Some(Verdict::NotApplicable(reason)) => format!("n/a: {reason}"),
+                    Some(Verdict::LeftOut(reason)) if reason == "quick" => "quick: CONFORMANCE_SLOW=only".to_owned(),
                     Some(_) => "slow: set CONFORMANCE_SLOW=1".to_owned(),
                     None => case.profile.to_owned(),
                 };
+                if case.unproved {
+                    kind.push_str("; unproved");
+                }
                 if let Some(verdict) = left_out.clone() {
                     note(entry.clone().with(verdict, Duration::ZERO));
                 }
@@ -214,6 +223,14 @@ fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
+/// What `args` choose by, as it was written.
+fn in_words(args: &Arguments, asked: bool) -> String {
+    let filter = args.filter.iter().map(|filter| format!(" {filter:?}"));
+    let skip = args.skip.iter().map(|skip| format!(" --skip {skip:?}"));
+    let flags = [(args.exact, " --exact"), (asked, " --ignored")].into_iter().filter(|(given, _)| *given);
+    filter.chain(skip).chain(flags.map(|(_, flag)| flag.to_owned())).collect()
+}
+
 /// Runs the suite of `factory` as a test binary does.
 #[allow(clippy::print_stderr, reason = "it says why nothing runs, as a test binary does")]
 pub(crate) fn run_as_test_binary<F: Factory>(factory: F, options: Options, mut args: Arguments) -> ExitCode {
@@ -233,14 +250,22 @@ pub(crate) fn run_as_test_binary<F: Factory>(factory: F, options: Options, mut a
         // It stands for every case, so that no filter hides it.
         (args.filter, args.skip) = (None, Vec::new());
     }
-    let chosen = trials.iter().filter(|trial| !args.is_filtered_out(trial));
+    let chosen: Vec<_> = trials.iter().filter(|trial| !args.is_filtered_out(trial)).collect();
     // A run that was asked for by name, and in which nothing runs, must not look like one in which all is well.
-    let runs = chosen.clone().any(|trial| !(asked && trial.has_ignored_flag()));
+    let runs = chosen.iter().any(|trial| !(asked && trial.has_ignored_flag()));
     if !args.list && !runs {
+        let (cases, words) = (suite.cases.len(), in_words(&args, asked));
+        let words = if words.is_empty() { words } else { format!(" for{words}") };
+        let by_name = args.exact && args.filter.is_some();
+        if chosen.is_empty() && cases > 0 && !by_name && !suite.options.requires(suite.factory.name()) {
+            // Another test binary of the same `cargo test` may have what was asked for.
+            eprintln!("0 of {cases} cases are there{words}; --list shows them");
+            return libtest_mimic::run(&args, trials).exit_code();
+        }
         for trial in chosen {
             eprintln!("[{}] {} is not run", trial.kind(), trial.name());
         }
-        eprintln!("error: of {} cases none is there to run for these arguments; --list shows them", suite.cases.len());
+        eprintln!("error: of {cases} cases none is there to run{words}; --list shows them");
         return ExitCode::from(101);
     }
     let conclusion = libtest_mimic::run(&args, trials);

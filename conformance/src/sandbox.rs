@@ -9,6 +9,7 @@ pub mod mutants;
 mod setup;
 mod subject;
 mod tar;
+mod traces;
 
 pub use bed::Bed;
 pub use cases::{Unseen, cases, unseen};
@@ -16,6 +17,7 @@ pub use faulty::{Faults, faulty};
 pub use gate::GateFixture;
 pub use setup::{NoBackend, Setup};
 pub use subject::Subject;
+pub use traces::traces_of;
 
 /// A case of this half of the suite.
 pub type Case = crate::Case<Setup>;

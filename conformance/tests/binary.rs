@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         None => return tests(),
         Some("ready") => Toy::ready(),
         Some("sound") => Toy { sound: true, ..Toy::ready() },
+        Some("empty") => Toy { empty: true, ..Toy::ready() },
         Some("absent") => Toy { probe: absent, ..Toy::ready() },
         Some("broken") => Toy { probe: Probe::Broken("connection refused".to_owned()), ..Toy::ready() },
         Some(other) => panic!("TOY={other}"),
@@ -67,7 +68,11 @@ fn names(list: &Told) -> BTreeSet<&str> {
     set
 }
 
-const IGNORED: [&str; 2] = ["[n/a: no big_numbers] sum::claimed", "[slow: set CONFORMANCE_SLOW=1] sum::slow"];
+const IGNORED: [&str; 3] = [
+    "[n/a: no big_numbers] sum::claimed",
+    "[n/a: no odd_numbers; unproved] sum::unproved",
+    "[slow: set CONFORMANCE_SLOW=1] sum::slow",
+];
 const SOUND: [&str; 2] = ["[core] odd::races", "[core] sum::holds"];
 
 fn a_list_is_one_line_for_each_test() {
@@ -80,7 +85,7 @@ fn a_list_is_one_line_for_each_test() {
         assert_eq!(names(&list(&["nothing is called that"])), BTreeSet::new());
     }
     let absent = told("absent", &[], &["--list", "--format", "terse"]);
-    assert_eq!(names(&absent), ["[absent: no cluster; set TOY_URL (8 cases)] toy::backend"].into_iter().collect());
+    assert_eq!(names(&absent), ["[absent: no cluster; set TOY_URL (9 cases)] toy::backend"].into_iter().collect());
     assert_eq!(names(&told("broken", &[], &["--list"])), ["toy::backend"].into_iter().collect());
 }
 
@@ -95,14 +100,35 @@ fn each_name_of_a_list_runs_that_test_alone() {
 }
 
 fn everything_that_applies_runs() {
-    told("sound", &[], &[]).is(0, &["running 4 tests", "2 passed; 0 failed; 2 ignored"]);
-    told("sound", &[("CONFORMANCE_SLOW", "1")], &[]).is(0, &["3 passed; 0 failed; 1 ignored"]);
-    told("ready", &[], &[]).is(101, &["2 passed; 4 failed; 2 ignored"]);
+    told("sound", &[], &[]).is(0, &["running 5 tests", "2 passed; 0 failed; 3 ignored"]);
+    told("sound", &[("CONFORMANCE_SLOW", "1")], &[]).is(0, &["3 passed; 0 failed; 2 ignored"]);
+    // The slow one, and the one that races.
+    let only = told("sound", &[("CONFORMANCE_SLOW", "only")], &[]);
+    only.is(0, &["2 passed; 0 failed; 3 ignored", "[quick: CONFORMANCE_SLOW=only]"]);
+    told("ready", &[], &[]).is(101, &["2 passed; 4 failed; 3 ignored"]);
+}
+
+fn a_filter_that_matches_nothing_says_so_and_is_no_failure() {
+    let nothing = "nothing is called that";
+    for (args, words) in [
+        (&[nothing][..], "0 of 5 cases are there for \"nothing is called that\"; --list"),
+        (&["--skip", "::"], "0 of 5 cases are there for --skip \"::\";"),
+        (&["--ignored", "holds"], "0 of 5 cases are there for \"holds\" --ignored;"),
+    ] {
+        told("sound", &[], args).is(0, &[words, "running 0 tests", "0 passed; 0 failed; 0 ignored"]);
+        told("sound", &[("CONFORMANCE_REQUIRE", "other")], args).is(0, &[words]);
+        // Where the backend is required, a run of nothing is none.
+        told("sound", &[("CONFORMANCE_REQUIRE", "other,toy")], args).is(101, &["error: of 5 cases none"]);
+    }
 }
 
 fn arguments_for_which_nothing_runs_are_a_failure() {
-    told("sound", &[], &["nothing is called that"]).is(101, &["of 4 cases none", "--list"]);
-    told("sound", &[], &["--skip", "::"]).is(101, &["of 4 cases none"]);
+    // A name that is spelled out is that of one test of this very binary.
+    told("sound", &[], &["--exact", "nothing is called that"]).is(101, &["of 5 cases none", "--exact", "--list"]);
+    // A suite without cases tests nothing, whatever it is asked for.
+    for args in [&[][..], &["sum"], &["--ignored"]] {
+        told("empty", &[], args).is(101, &["error: of 0 cases none"]);
+    }
     // What is ignored is at least shown.
     told("sound", &[], &["claimed"]).is(0, &["[n/a: no big_numbers] sum::claimed", "0 passed; 0 failed; 1 ignored"]);
 }
@@ -110,8 +136,9 @@ fn arguments_for_which_nothing_runs_are_a_failure() {
 fn what_does_not_apply_never_passes() {
     let slow = "[slow: set CONFORMANCE_SLOW=1] sum::slow";
     let all = told("sound", &[], &["--include-ignored"]);
-    all.is(0, &["3 passed; 0 failed; 1 ignored", slow]);
-    told("sound", &[], &["--ignored"]).is(0, &["1 passed; 0 failed; 1 ignored", slow]);
+    all.is(0, &["3 passed; 0 failed; 2 ignored", "[slow: set CONFORMANCE_SLOW=1]"]);
+    let ignored = told("sound", &[], &["--ignored"]);
+    ignored.is(0, &["1 passed; 0 failed; 2 ignored", "[slow: set CONFORMANCE_SLOW=1]"]);
     told("sound", &[], &["--ignored", "--exact", slow]).is(0, &["1 passed; 0 failed; 0 ignored"]);
     // By name, as a runner does that starts each test alone and takes exit code 0 for a pass.
     for flag in ["--ignored", "--include-ignored"] {
@@ -123,7 +150,7 @@ fn what_does_not_apply_never_passes() {
 fn an_absent_backend_is_one_entry_or_a_failure() {
     let entry = "toy::backend";
     for args in [&[][..], &["sum::holds"], &["--skip", "toy"]] {
-        told("absent", &[], args).is(0, &[entry, "set TOY_URL", "8 cases", "0 passed; 0 failed; 1 ignored"]);
+        told("absent", &[], args).is(0, &[entry, "set TOY_URL", "9 cases", "0 passed; 0 failed; 1 ignored"]);
         let required = told("absent", &[("CONFORMANCE_REQUIRE", "other, toy")], args);
         required.is(101, &[entry, "required and absent", "set TOY_URL", "0 passed; 1 failed"]);
         told("absent", &[("CONFORMANCE_REQUIRE", "other")], args).is(0, &["1 ignored"]);
@@ -149,10 +176,12 @@ fn a_report_is_written_of_what_ran() {
         (counts.passed, counts.failed, counts.not_applicable, counts.not_run)
     };
     let whole = read("ready", &[]).expect("a report");
-    assert_eq!((counts(&whole), whole.backend.as_str()), ((2, 4, 1, 1), "toy"));
-    assert_eq!(counts(&read("ready", &["--include-ignored"]).expect("a report")), (3, 4, 1, 0));
-    assert_eq!(counts(&read("ready", &["sum::holds"]).expect("a report")), (1, 0, 1, 6));
+    assert_eq!((counts(&whole), whole.backend.as_str()), ((2, 4, 2, 1), "toy"));
+    assert_eq!(counts(&read("ready", &["--include-ignored"]).expect("a report")), (3, 4, 2, 0));
+    assert_eq!(counts(&read("ready", &["sum::holds"]).expect("a report")), (1, 0, 2, 6));
     assert_eq!(counts(&read("absent", &[]).expect("a report")), (0, 0, 0, 1));
+    let unproved: Vec<_> = whole.unproved().map(|case| (case.id.as_str(), case.verdict.word())).collect();
+    assert_eq!(unproved, [("sum::unproved", "not applicable")]);
     assert_eq!(read("ready", &["--list"]), None);
     assert_eq!(read("ready", &["nothing is called that"]), None);
 }
@@ -169,6 +198,7 @@ fn tests() -> ExitCode {
         a_list_is_one_line_for_each_test
         each_name_of_a_list_runs_that_test_alone
         everything_that_applies_runs
+        a_filter_that_matches_nothing_says_so_and_is_no_failure
         arguments_for_which_nothing_runs_are_a_failure
         what_does_not_apply_never_passes
         an_absent_backend_is_one_entry_or_a_failure

@@ -10,7 +10,7 @@ fn main() {}
 fn main() -> std::process::ExitCode {
     use std::sync::Arc;
 
-    use conformance::sandbox::Setup;
+    use conformance::sandbox::{Setup, traces_of};
     use sandbox::Provider;
     use sandbox_local::{LocalConfig, LocalProvider};
 
@@ -25,7 +25,7 @@ fn main() -> std::process::ExitCode {
         .with_facts(facts::of_this_machine)
         .with_leak_check(move |session| {
             let place = state.join(session.as_str());
-            let mut left = leaks::of(&place);
+            let mut left = traces_of(&place);
             left.extend(leaks::put_away(&state, session.as_str()));
             async move { left }
         }),
@@ -78,27 +78,5 @@ mod leaks {
             .filter(|name| name.starts_with(&format!("{session}.")))
             .map(|name| format!("{name} is put away"))
             .collect()
-    }
-
-    /// What is left of the sandbox that had `place` for its files: the files, processes that have to do with them, mounts.
-    pub(super) fn of(place: &Path) -> Vec<String> {
-        let mut left = Vec::new();
-        if fs::symlink_metadata(place).is_ok() {
-            left.push(format!("{} is still there", place.display()));
-        }
-        let name = place.to_string_lossy();
-        if fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().contains(&*name) {
-            left.push(format!("something of {name} is mounted"));
-        }
-        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let process = entry.path();
-            let links = ["cwd", "root", "exe", "fd/0", "fd/1", "fd/2"].map(|link| fs::read_link(process.join(link)));
-            let mounts = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
-            if mounts.contains(&*name) || links.iter().flatten().any(|l| l.starts_with(place)) {
-                let command = fs::read_to_string(process.join("cmdline")).unwrap_or_default();
-                left.push(format!("process {}: {}", process.display(), command.replace('\0', " ")));
-            }
-        }
-        left
     }
 }

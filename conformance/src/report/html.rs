@@ -57,11 +57,11 @@ impl Report {
             "<h2>Cases</h2>\n<table class=\"cases\">\n<tr><th>case<th>rule<th>verdict<th class=\"n\">seconds\n",
         );
         for case in &self.cases {
-            let word = case.verdict.word();
+            let (word, told) = (case.verdict.word(), case.told());
             let text = match case.verdict.text() {
-                "" => word.to_owned(),
-                _ if word == "failed" => format!("<a class=\"failed\" href=\"#{}\">failed</a>", escape(&case.id)),
-                reason => format!("{word}: {}", escape(reason)),
+                "" => told,
+                _ if word == "failed" => format!("<a class=\"failed\" href=\"#{}\">{told}</a>", escape(&case.id)),
+                reason => format!("{told}: {}", escape(reason)),
             };
             out.push_str(&format!(
                 "<tr><td class=\"id\">{}<td>{}<td class=\"{}\">{text}<td class=\"n\">{:.2}\n",
@@ -71,7 +71,11 @@ impl Report {
                 case.seconds
             ));
         }
-        out.push_str("</table>\n</html>\n");
+        out.push_str("</table>\n");
+        if self.unproved().next().is_some() {
+            out.push_str(&format!("<p>{}\n", super::UNPROVED));
+        }
+        out.push_str("</html>\n");
         out
     }
 
@@ -96,6 +100,7 @@ mod tests {
         let page = crate::report::tests::report().to_html();
         assert!(page.contains("A rule | with &lt;marks&gt;."), "{page}");
         assert!(page.contains("want  &lt;1&gt;"), "{page}");
+        assert!(page.contains(">not applicable, unproved: no files<") && page.contains("<p>Unproved: "), "{page}");
         assert!(!page.contains("<script") && !page.contains("http"), "the page needs nothing else");
     }
 }

@@ -33,10 +33,13 @@ impl Report {
         out.push_str("\n## Cases\n\n| case | rule | verdict | seconds |\n| --- | --- | --- | --: |\n");
         for case in &self.cases {
             let verdict = match &case.verdict {
-                Verdict::Passed | Verdict::Failed(_) => case.verdict.word().to_owned(),
-                other => format!("{}: {}", other.word(), cell(other.text())),
+                Verdict::Passed | Verdict::Failed(_) => case.told(),
+                other => format!("{}: {}", case.told(), cell(other.text())),
             };
             out.push_str(&format!("| `{}` | {} | {verdict} | {:.2} |\n", case.id, cell(&case.rule), case.seconds));
+        }
+        if self.unproved().next().is_some() {
+            out.push_str(&format!("\n{}\n", super::UNPROVED));
         }
         out
     }
@@ -44,6 +47,8 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use crate::report::Verdict;
+
     #[test]
     fn tables_survive_hostile_text() {
         let text = crate::report::tests::report().to_markdown();
@@ -51,5 +56,16 @@ mod tests {
         assert!(text.contains("| core (slow) | 0 | 0 | 0 | 1 |"), "{text}");
         assert!(text.contains("A rule \\| with &lt;marks>."), "{text}");
         assert!(text.contains("    want  <1>\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_unproved_says_so() {
+        let mut report = crate::report::tests::report();
+        let text = report.to_markdown();
+        assert!(text.contains("| not applicable, unproved: no files |") && text.contains("\nUnproved: "), "{text}");
+        report.cases[3].verdict = Verdict::Passed;
+        assert!(report.to_markdown().contains("| passed, unproved |"));
+        report.cases[3].unproved = false;
+        assert!(!report.to_markdown().to_lowercase().contains("unproved"));
     }
 }

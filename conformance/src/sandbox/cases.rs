@@ -18,7 +18,8 @@ mod spawn;
 mod target;
 mod write;
 
-use std::sync::Arc;
+use std::io::Write;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -96,6 +97,16 @@ fn mark() -> String {
     format!("{}", 100_000 + u32::from_le_bytes(bytes) % 800_000_000)
 }
 
+/// What `seq 1 2000000` prints.
+fn two_million() -> &'static [u8] {
+    static PRINTED: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut printed = Vec::with_capacity(14_888_896);
+        (1..=2_000_000u32).for_each(|n| writeln!(printed, "{n}").expect("memory takes everything"));
+        printed
+    });
+    &PRINTED
+}
+
 /// `size` bytes without a period, the same each time.
 fn filler(size: usize) -> Bytes {
     let mut state = 0x9e37_79b9_u32;
@@ -108,6 +119,25 @@ fn filler(size: usize) -> Bytes {
     }
     bytes.truncate(size);
     bytes.into()
+}
+
+/// What `cksum` says of `bytes`: the CRC of POSIX, over the bytes and their number.
+fn cksum(bytes: &[u8]) -> u32 {
+    static TABLE: LazyLock<[u32; 256]> = LazyLock::new(|| {
+        std::array::from_fn(|n| {
+            (0..8).fold((n as u32) << 24, |crc, _| if crc >> 31 == 1 { crc << 1 ^ 0x04c1_1db7 } else { crc << 1 })
+        })
+    });
+    let table: &[u32; 256] = &TABLE;
+    let length = bytes.len().to_le_bytes();
+    let significant = length.len() - length.iter().rev().take_while(|byte| **byte == 0).count();
+    let all = bytes.iter().chain(&length[..significant]);
+    !all.fold(0, |crc, byte| crc << 8 ^ table[usize::from((crc >> 24) as u8 ^ byte)])
+}
+
+#[test]
+fn checksums_are_those_of_posix() {
+    assert_eq!((cksum(b""), cksum(b"123456789"), cksum(b"\0")), (4_294_967_295, 930_766_865, 4_215_202_376));
 }
 
 /// Waits until `check` holds, at most for `limit`; then it fails as `check` does.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
-use sandbox::{ByteStream, Effect, Error, ErrorKind, OwnedStream, Provider};
+use sandbox::{ByteStream, Effect, Error, ErrorKind, OwnedStream, Process, Provider};
 use tokio::time::{sleep, timeout};
 
 use super::mutants::{Hooks, wrap};
@@ -132,7 +132,7 @@ fn cut<T: Send + 'static>(
 }
 
 /// `provider`, whose calls now and then fail: they happened or did not, and the caller is told or waits in vain; their future is
-/// dropped half-way; their stream is cut.
+/// dropped half-way; their stream is cut, which the output of a spawned command is too.
 ///
 /// What fails is told with an [`Effect`] that is true, so that code which decides by it must come through: with repeating
 /// what did not happen or may be repeated, and reaping at the end, nothing is lost and nothing stays behind.
@@ -173,7 +173,7 @@ pub fn faulty(provider: Arc<dyn Provider>, faults: Faults) -> Arc<dyn Provider> 
         })
         .spawn(move |inner, request| {
             let dice = Arc::clone(&spawn);
-            async move { dice.whole(inner.spawn(request)).await }
+            async move { dice.meet(inner.spawn(request)).await.map(process) }
         })
         .read(move |inner, (path, limit)| {
             let dice = Arc::clone(&read);
@@ -193,6 +193,17 @@ pub fn faulty(provider: Arc<dyn Provider>, faults: Faults) -> Arc<dyn Provider> 
         });
     assert!(hooks.stand_everywhere(), "every call can fail");
     wrap(provider, Arc::new(hooks))
+}
+
+/// A process whose output is cut where fate says so. How it ended stays true, and its input is whole.
+fn process((mut process, pieces): (Process, Option<usize>)) -> Process {
+    if pieces.is_some() {
+        for stream in [&mut process.stdout, &mut process.stderr] {
+            let whole = std::mem::replace(stream, ByteStream::new(futures::stream::empty()));
+            *stream = bytes((whole, pieces));
+        }
+    }
+    process
 }
 
 /// The stream of an answer, cut where fate says so.

@@ -246,10 +246,21 @@ pub(super) async fn exec(spec: &Spec, init: i32, request: ExecRequest) -> Result
     Ok(ExecResult::new(code, timed_out, stdout, stderr, elapsed))
 }
 
+/// What is read to its end also when nobody wants it any more.
+struct Drained<R: AsyncRead + Unpin + Send + 'static>(Option<R>);
+
+impl<R: AsyncRead + Unpin + Send + 'static> Drop for Drained<R> {
+    fn drop(&mut self) {
+        if let (Some(mut from), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(async move { tokio::io::copy(&mut from, &mut tokio::io::sink()).await });
+        }
+    }
+}
+
 fn stream(from: impl AsyncRead + Unpin + Send + 'static) -> ByteStream {
-    ByteStream::new(futures::stream::unfold(from, |mut from| async move {
+    ByteStream::new(futures::stream::unfold(Drained(Some(from)), |mut from| async move {
         let mut buffer = vec![0; 1 << 16];
-        match from.read(&mut buffer).await {
+        match from.0.as_mut()?.read(&mut buffer).await {
             Ok(0) => None,
             Ok(n) => Some((Ok(Bytes::copy_from_slice(&buffer[..n])), from)),
             Err(e) => Some((Err(super::fault(e)), from)),

@@ -1,12 +1,18 @@
 //! The whole suite on a provider of one's own.
 
-use conformance::sandbox::Setup;
+use conformance::sandbox::{Setup, traces_of};
 
 fn main() -> std::process::ExitCode {
     let directory = tempfile::tempdir().expect("a directory for the cells");
-    let path = directory.path().to_owned();
-    conformance::main(Setup::new("cells", move || {
+    let (path, place) = (directory.path().to_owned(), directory.path().to_owned());
+    let setup = Setup::new("cells", move || {
         let cells = custom_provider::cells(path.clone());
         async move { Ok(cells) }
+    });
+    // Files of a session, its lock included, and whatever process or mount has to do with them.
+    conformance::main(setup.with_leak_check(move |session| {
+        let mut left = traces_of(&place.join(session.as_str()));
+        left.extend(traces_of(&place.join(format!("{session}.lock"))));
+        async move { left }
     }))
 }

@@ -16,12 +16,12 @@ const AT_ONCE: &str = "All operations can run at once, through one handle or sev
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("exec::many_at_once", AT_ONCE, many_at_once).races().deadline(secs(240)),
-        Case::new("drop::kills", DROPPED, drop_kills),
+        Case::new("drop::kills", DROPPED, drop_kills).races(),
         Case::new("drop::at_every_moment", DROPPED, drop_at_every_moment).races(),
-        Case::new("drop::many_in_waves", DROPPED, drop_many_in_waves).deadline(secs(240)),
-        Case::new("drop::costs_no_other_command", APART, drop_costs_no_other_command),
-        Case::new("limit::costs_no_other_command", APART, limit_costs_no_other_command),
-        Case::new("exec::failure_costs_no_other_command", APART, failure_costs_no_other_command),
+        Case::new("drop::many_in_waves", DROPPED, drop_many_in_waves).races().deadline(secs(240)),
+        Case::new("drop::costs_no_other_command", APART, drop_costs_no_other_command).races(),
+        Case::new("limit::costs_no_other_command", APART, limit_costs_no_other_command).races(),
+        Case::new("exec::failure_costs_no_other_command", APART, failure_costs_no_other_command).races(),
     ]
 }
 
@@ -145,7 +145,6 @@ async fn failure_costs_no_other_command(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     beside(&sandbox, async {
         for text in ["exit 3", "kill -9 $$", "exec 1>&- 2>&-; exit 1", "kill -TERM 0"] {
-            tokio::time::sleep(millis(200)).await;
             sandbox.sh(text).await?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use sandbox::{Effect, Env, ErrorKind, ExecRequest};
 
 use super::super::bed::{path, refused, unexpected};
 use super::super::subject::told;
-use super::{B, Case, mark, millis, secs};
+use super::{B, Case, mark, millis, secs, two_million};
 use crate::{Outcome, ensure, equal, same, short};
 
 const APART: &str = "Standard output and standard error are captured apart, byte for byte.";
@@ -26,7 +26,8 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("exec::streams_are_apart", APART, streams_are_apart),
         Case::new("exec::output_is_bytes", APART, output_is_bytes),
-        Case::new("exec::long_output_is_whole", APART, long_output_is_whole).repeat(5),
+        Case::new("exec::long_output_is_whole", APART, long_output_is_whole).races().repeat(5),
+        Case::new("exec::slow_output_is_whole", APART, slow_output_is_whole),
         Case::new("exec::failure_is_a_result", CODE, failure_is_a_result),
         Case::new("exec::codes_pass_through", CODE, codes_pass_through),
         Case::new(
@@ -49,7 +50,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("exec::cap_drains", CAP, cap_drains),
         Case::new("exec::cap_of_the_request", CAP, cap_of_the_request),
         Case::new("exec::prints_100_mib", CAP, prints_100_mib),
-        Case::new("exec::runs_once", "A command is never run twice.", runs_once),
+        Case::new("exec::runs_once", "A command is never run twice.", runs_once).races(),
         Case::new("exec::elapsed", ELAPSED, elapsed),
         Case::new("exec::invalid_request_starts_nothing", INVALID, invalid_request_starts_nothing),
     ]
@@ -68,7 +69,10 @@ async fn output_is_bytes(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let result = sandbox.sh(r"printf '\377\376\000\r\n\303'; printf '\200\000\n' >&2").await?;
     same("stdout", &result.stdout.bytes, b"\xff\xfe\0\r\n\xc3")?;
-    same("stderr", &result.stderr.bytes, b"\x80\0\n")
+    same("stderr", &result.stderr.bytes, b"\x80\0\n")?;
+    // A character in two pieces: the pause is what parts them.
+    let result = sandbox.sh(r"printf 'a\342\202'; sleep 0.3; printf '\254b'").await?;
+    same("a character that comes in two pieces", &result.stdout.bytes, "a\u{20ac}b")
 }
 
 async fn long_output_is_whole(bed: B) -> Outcome {
@@ -76,10 +80,20 @@ async fn long_output_is_whole(bed: B) -> Outcome {
     let request = ExecRequest::shell("seq 1 2000000").with_caps(16 << 20);
     let result = sandbox.exec(request).await?;
     equal("bytes of seq 1 2000000", result.stdout.total, 14_888_896)?;
-    equal("bytes kept", result.stdout.bytes.len(), 14_888_896)?;
-    let wanted = (1..=2_000_000u32).flat_map(|n| format!("{n}\n").into_bytes());
-    let differs = result.stdout.bytes.iter().zip(wanted).position(|(got, want)| *got != want);
-    equal("the first byte that differs", differs, None)
+    same("seq 1 2000000", &result.stdout.bytes, two_million())
+}
+
+/// Slow by design: what comes a second apart.
+async fn slow_output_is_whole(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "for i in 1 2 3 4 5; do echo $i; echo e$i >&2; sleep 1; done";
+    let program = ExecRequest::args(["bash", "-c", text]);
+    let (shell, program) = tokio::join!(sandbox.sh(text), sandbox.exec(program));
+    for result in [shell?, program?] {
+        same("five lines, a second apart", &result.stdout.bytes, "1\n2\n3\n4\n5\n")?;
+        same("their errors", &result.stderr.bytes, "e1\ne2\ne3\ne4\ne5\n")?;
+    }
+    Ok(())
 }
 
 async fn failure_is_a_result(bed: B) -> Outcome {
@@ -92,10 +106,13 @@ async fn failure_is_a_result(bed: B) -> Outcome {
 
 async fn codes_pass_through(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    for code in [0, 1, 2, 10, 14, 20, 125, 126, 127, 128, 130, 137, 200, 255] {
+    for code in [0, 1, 2, 7, 10, 14, 20, 125, 126, 127, 128, 130, 137, 200, 255] {
         let result = sandbox.sh(format!("exit {code}")).await?;
         equal(&format!("exit code of exit {code}"), result.exit_code, code)?;
         ensure(!result.timed_out, "a quick exit", "not timed out", || told(&result))?;
+        let program =
+            sandbox.exec(ExecRequest::args(["sh".to_owned(), "-c".to_owned(), format!("exit {code}")])).await?;
+        equal(&format!("exit code of the program sh -c 'exit {code}'"), program.exit_code, code)?;
     }
     let missing = sandbox.exec(ExecRequest::args(["no-such-program-here"])).await?;
     equal("exit code of a program that is not there", missing.exit_code, 127)?;
@@ -358,6 +375,7 @@ async fn runs_once(bed: B) -> Outcome {
         equal("runs so far", sandbox.ok("wc -l < /tmp/count").await?.trim(), n.to_string().as_str())?;
     }
     let killed = sandbox.try_exec(ExecRequest::shell("echo y >> /tmp/killed; kill -9 $PPID $$")).await?;
+    // Who runs it again may take a moment for it.
     let seen = sandbox.ok("sleep 0.5; cat /tmp/killed").await?;
     ensure(seen == "y\n", "a command that kills what started it", "one run", || format!("{seen:?}, {killed:?}"))
 }

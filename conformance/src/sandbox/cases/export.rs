@@ -1,10 +1,10 @@
 //! Exporting.
 
-use sandbox::ErrorKind;
+use sandbox::{ErrorKind, ExecRequest};
 
-use super::super::bed::refused;
+use super::super::bed::{refused, unexpected};
 use super::super::tar::{Entry, entries};
-use super::{B, Case, filler, odd_names, secs, slowly};
+use super::{B, Case, cksum, filler, millis, odd_names, secs, slowly};
 use crate::{Failure, Outcome, ensure, equal, same, within};
 
 const SHAPE: &str = "An export has exactly one entry at its top, named like the last component of its root, with everything else below it.";
@@ -30,6 +30,13 @@ pub(super) fn cases() -> Vec<Case> {
             "Streams `root` and what is below it as a plain tar archive.",
             waits_for_its_reader,
         ),
+        Case::new(
+            "export::waits_for_its_reader_of_much",
+            "Streams `root` and what is below it as a plain tar archive.",
+            waits_for_its_reader_of_much,
+        )
+        .slow()
+        .deadline(secs(600)),
         Case::new("export::links", LINKS, links),
         Case::new("export::a_dangling_link_as_root", LINKS, dangling_root),
         Case::new(
@@ -97,9 +104,9 @@ async fn names(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     for name in odd_names() {
         let made = [&b"mkdir"[..], b"-p", b"--", &[b"/tmp/odd/", &name[..]].concat()].map(<[u8]>::to_vec);
-        sandbox.exec(sandbox::ExecRequest::args(made)).await?;
+        sandbox.exec(ExecRequest::args(made)).await?;
         sandbox
-            .exec(sandbox::ExecRequest::args([
+            .exec(ExecRequest::args([
                 b"touch".to_vec(),
                 b"--".to_vec(),
                 [b"/tmp/odd/", &name[..], b"/", &name[..]].concat(),
@@ -118,10 +125,9 @@ async fn names(bed: B) -> Outcome {
     for root in [&b"/tmp/odd/-rf"[..], b"/tmp/odd/$(id)", b"/tmp/odd/ a", b"/tmp/odd/a\nb", b"/tmp/odd/\xff\xfe"] {
         let path = sandbox::SandboxPath::new(root).map_err(|e| Failure::new("a path", "legal", e.to_string()))?;
         let stream = within("export", secs(60), bed.provider.export(&bed.session, &path)).await?;
-        let stream = stream.map_err(|e| super::super::bed::unexpected("exporting an odd name", "an archive", &e))?;
+        let stream = stream.map_err(|e| unexpected("exporting an odd name", "an archive", &e))?;
         let bytes = within("the archive", secs(60), stream.collect(1 << 20)).await?;
-        let all =
-            entries(&bytes.map_err(|e| super::super::bed::unexpected("exporting an odd name", "an archive", &e))?)?;
+        let all = entries(&bytes.map_err(|e| unexpected("exporting an odd name", "an archive", &e))?)?;
         let first = all.first().map(|entry| entry.name.strip_suffix(b"/").unwrap_or(&entry.name).to_vec());
         same("the first entry", &first.unwrap_or_default(), path.file_name())?;
     }
@@ -164,12 +170,39 @@ async fn waits_for_its_reader(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.ok("mkdir t; head -c 6000000 /dev/zero > t/zeros; for i in {1..300}; do echo $i > t/$i; done").await?;
     let stream = bed.try_export(&bed.session, "/workspace/t").await?;
-    let stream = stream.map_err(|e| super::super::bed::unexpected("export", "an archive", &e))?;
+    let stream = stream.map_err(|e| unexpected("export", "an archive", &e))?;
     let all = entries(&slowly(stream, "an archive that is read slowly").await?)?;
     one_top(&all, "t")?;
     equal("entries", all.len(), 302)?;
     equal("bytes of zeros", find(&all, "t/zeros")?.content.len(), 6_000_000)?;
     same("a small file", &find(&all, "t/300")?.content, "300\n")
+}
+
+/// 200 MiB in 500 files, for a reader that takes 5 ms for each piece.
+async fn waits_for_its_reader_of_much(bed: B) -> Outcome {
+    const FILES: usize = 500;
+    const SIZE: usize = (200 << 20) / FILES;
+    let sandbox = bed.sandbox().await?;
+    let made = format!("mkdir t; cd t; for i in {{1..{FILES}}}; do head -c {SIZE} /dev/urandom > $i; done; cksum *");
+    let sums =
+        sandbox.exec(ExecRequest::shell(made).with_limit(secs(200))).await?.stdout.to_string_lossy().into_owned();
+    let mut stream =
+        bed.try_export(&bed.session, "/workspace/t").await?.map_err(|e| unexpected("export", "an archive", &e))?;
+    let mut archive = Vec::new();
+    while let Some(piece) = within("a piece of a large archive", secs(60), stream.next()).await? {
+        archive.extend_from_slice(&piece.map_err(|e| unexpected("a large archive", "a piece", &e))?);
+        tokio::time::sleep(millis(5)).await;
+    }
+    let all = entries(&archive)?;
+    one_top(&all, "t")?;
+    equal("entries", all.len(), FILES + 1)?;
+    equal("files inside, with their checksums", sums.lines().count(), FILES)?;
+    for line in sums.lines() {
+        let name = line.rsplit(' ').next().unwrap_or_default();
+        let content = &find(&all, &format!("t/{name}"))?.content;
+        equal("checksum, length and name", format!("{} {} {name}", cksum(content), content.len()), line)?;
+    }
+    Ok(())
 }
 
 async fn links(bed: B) -> Outcome {
@@ -222,7 +255,7 @@ async fn dropped(bed: B) -> Outcome {
     sandbox.ok("mkdir t; head -c 20000000 /dev/zero > t/zeros; echo end > t/zz").await?;
     for pieces in 0..6 {
         let stream = bed.try_export(&bed.session, "/workspace/t").await?;
-        let mut stream = stream.map_err(|e| super::super::bed::unexpected("export", "an archive", &e))?;
+        let mut stream = stream.map_err(|e| unexpected("export", "an archive", &e))?;
         for _ in 0..pieces {
             within("a piece", secs(30), stream.next()).await?;
         }

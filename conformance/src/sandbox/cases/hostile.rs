@@ -7,7 +7,8 @@ use sandbox::{Env, ExecRequest, FileWrite};
 use super::super::Subject;
 use super::super::bed::{path, unexpected};
 use super::super::subject::told;
-use super::{B, Case, mark, millis, secs};
+use super::limits::processes;
+use super::{B, Case, mark, millis, secs, soon};
 use crate::{Failure, Outcome, ensure, equal, same};
 
 const ENV: &str = "Variables of the spec reach every command byte for byte.";
@@ -20,13 +21,13 @@ const BACK: &str = "A file reads back as it was written, whatever its bytes and 
 pub(super) fn cases() -> Vec<Case> {
     let all = vec![
         Case::new("hostile::variables", ENV, variables),
-        Case::new("hostile::kills_everything", USABLE, kills_everything),
-        Case::new("hostile::stops_everything", USABLE, stops_everything),
+        Case::new("hostile::kills_everything", USABLE, kills_everything).races(),
+        Case::new("hostile::stops_everything", USABLE, stops_everything).races(),
         Case::new("hostile::leaves_junk", USABLE, leaves_junk),
         Case::new("hostile::exhausts_descriptors", USABLE, exhausts_descriptors),
         Case::new("hostile::orphans", USABLE, orphans),
         Case::new("hostile::forges_records", APART, forges_records),
-        Case::new("hostile::writes_to_others_output", TRUTH, writes_to_others_output),
+        Case::new("hostile::writes_to_others_output", TRUTH, writes_to_others_output).races(),
         Case::new("hostile::hides_the_workdir", TRUTH, hides_the_workdir),
         Case::new("hostile::never_ending_output", TRUTH, never_ending_output),
         Case::new("hostile::shadowed_tools", BACK, shadowed_tools).needs("files", |c| c.files),
@@ -116,6 +117,7 @@ async fn stops_everything(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     for text in [
         "kill -STOP -1",
+        // It goes on for as long as it takes whoever is stopped to be missed.
         "kill -STOP $PPID; sleep 0.3",
         "for p in {2..2000}; do [[ $p == $$ ]] || kill -STOP $p; done 2>/dev/null",
     ] {
@@ -152,22 +154,19 @@ async fn exhausts_descriptors(bed: B) -> Outcome {
 
 async fn orphans(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let text = "for i in {1..300}; do (sleep 0.05 & ) ; done";
-    for _ in 0..3 {
-        let result = sandbox.timed(text, secs(30)).await?;
-        ensure(!result.timed_out, "300 orphans", "an ordinary end", || told(&result))?;
+    let before = processes(&sandbox).await?;
+    for _ in 0..4 {
+        let result = sandbox.timed("for i in {1..500}; do sh -c '(sleep 0.05 &)'; done", secs(60)).await?;
+        ensure(!result.timed_out, "500 orphans", "an ordinary end", || told(&result))?;
     }
     let zombies = "n=0; for s in /proc/[0-9]*/stat; do read -r line < $s && [[ ${line##*) } == Z* ]] && ((n++)); done 2>/dev/null; echo $n";
-    let begun = Instant::now();
-    loop {
+    soon(secs(10), || async {
         let left: usize = sandbox.ok(zombies).await?.trim().parse().unwrap_or(usize::MAX);
-        if left <= 5 {
-            return Ok(());
-        }
-        let late = begun.elapsed() > secs(10);
-        ensure(!late, "zombies after 900 orphans", "at most 5 after 10 s", || left.to_string())?;
-        tokio::time::sleep(millis(100)).await;
-    }
+        ensure(left <= 5, "zombies after 2,000 orphans", "at most 5", || left.to_string())?;
+        let now = processes(&sandbox).await?;
+        ensure(now <= before, "processes after 2,000 orphans", &format!("{before}, as before"), || now.to_string())
+    })
+    .await
 }
 
 async fn forges_records(bed: B) -> Outcome {
@@ -201,7 +200,6 @@ async fn writes_to_others_output(bed: B) -> Outcome {
         let honest = result.timed_out || result.elapsed < secs(2);
         ensure(honest, "sleep 60 with a limit of 2 s", "a timeout, or an end before it", || told(&result))?;
     }
-    tokio::time::sleep(millis(500)).await;
     let other = bed.provision(&bed.spec_of(&bed.fresh_session())).await?;
     alive(&other, "another session forged records").await
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sandbox::{ErrorKind, ExecRequest};
 
+use super::super::Subject;
 use super::super::bed::{path, refused, unexpected};
 use super::super::subject::told;
 use super::{B, Case, mark, millis, secs};
@@ -42,7 +43,8 @@ pub(super) fn cases() -> Vec<Case> {
             "attach::changes_nothing",
             "It never waits, starts, heals or removes anything, so that it is safe beside a running session.",
             attach_changes_nothing,
-        ),
+        )
+        .races(),
         Case::new("attach::dropped", HARMLESS, attach_dropped).races().repeat(3),
         Case::new("reap::removes", REAPED, reap_removes),
         Case::new("reap::then_provision_is_fresh", REAPED, reap_then_provision_is_fresh),
@@ -125,19 +127,19 @@ async fn from_another_process(bed: B) -> Outcome {
 
 async fn attach_changes_nothing(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let run = sandbox.sh("for i in 1 2 3 4; do echo $i; sleep 0.3; done; exit 5");
+    let run = sandbox.sh("echo 1; > /tmp/begun; until [[ -e /tmp/enough ]]; do sleep 0.02; done; echo 2; exit 5");
     let look = async {
+        sandbox.ok("until [[ -e /tmp/begun ]]; do sleep 0.02; done").await?;
         for _ in 0..10 {
             bed.attach(&bed.session).await?;
-            tokio::time::sleep(millis(50)).await;
         }
-        Ok::<_, Failure>(())
+        sandbox.ok("> /tmp/enough").await
     };
     let (result, looked) = tokio::join!(run, look);
     looked?;
     let result = result?;
     ensure(
-        result.exit_code == 5 && result.stdout.bytes == "1\n2\n3\n4\n",
+        result.exit_code == 5 && result.stdout.bytes == "1\n2\n",
         "a command beside ten attaches",
         "code 5, whole",
         || told(&result),
@@ -185,17 +187,28 @@ async fn reap_whoever_made_it(bed: B) -> Outcome {
 async fn reap_against_exec(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let mark = mark();
+    let spawned = match bed.claims().spawn {
+        true => Some(sandbox.spawn(sandbox::SpawnRequest::shell(format!("sleep {mark}"))).await?),
+        false => None,
+    };
+    let commands = 8 + usize::from(spawned.is_some());
     let runs = (0..8).map(|_| sandbox.inner.exec(ExecRequest::shell(format!("sleep {mark}"))));
     let reap = async {
         // One that has not begun fails too, but then its effect is known.
-        while sandbox.marked(&mark).await? < 8 {
-            tokio::time::sleep(millis(50)).await;
-        }
+        sandbox.all_marked(&mark, commands, secs(60)).await?;
         bed.reap(&bed.session).await
     };
     let both = futures::future::join(futures::future::join_all(runs), reap);
-    let (results, reaped) = within("running commands to end when their sandbox is reaped", secs(60), both).await?;
+    let (mut results, reaped) = within("running commands to end when their sandbox is reaped", secs(60), both).await?;
     reaped?;
+    if let Some(mut process) = spawned {
+        let ended = within("a spawned command to end when its sandbox is reaped", secs(60), process.wait()).await?;
+        let as_result = |exit: sandbox::Exit| {
+            let nothing = sandbox::Output::default;
+            sandbox::ExecResult::new(exit.code, exit.timed_out, nothing(), nothing(), Duration::ZERO)
+        };
+        results.push(ended.map(as_result));
+    }
     for result in results {
         let error = match result {
             Err(error) => error,
@@ -243,6 +256,24 @@ async fn reap_hostile_files(bed: B) -> Outcome {
     equal("files of the reaped one", fresh.ok("ls -A").await?, "")
 }
 
+/// Wants every operation of a handle to find that its sandbox is gone.
+async fn is_gone(bed: &B, handle: &Subject) -> Outcome {
+    let claims = bed.claims();
+    refused("exec", handle.try_exec(ExecRequest::shell("touch /tmp/by_the_old")).await?, ErrorKind::NotFound)?;
+    if claims.files {
+        let file = || Ok::<_, Failure>(sandbox::FileWrite::bytes(path("/tmp/by_the_old")?, "x"));
+        refused("read", handle.try_read("/etc/passwd", 1 << 20).await?, ErrorKind::NotFound)?;
+        refused("write", handle.try_write(file()?).await?, ErrorKind::NotFound)?;
+        refused("write_many", handle.try_write_many(vec![file()?]).await?, ErrorKind::NotFound)?;
+    }
+    if claims.spawn {
+        let touch = sandbox::SpawnRequest::shell("touch /tmp/by_the_old");
+        let spawned = within("spawn", secs(60), handle.inner.spawn(touch)).await?;
+        refused("spawn", spawned.map(drop), ErrorKind::NotFound)?;
+    }
+    Ok(())
+}
+
 async fn destroy_twice(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let second = bed.attach(&bed.session).await?;
@@ -250,13 +281,10 @@ async fn destroy_twice(bed: B) -> Outcome {
     sandbox.destroy().await?;
     second.destroy().await?;
     for handle in [&sandbox, &second] {
-        refused("exec", handle.try_exec(ExecRequest::shell("true")).await?, ErrorKind::NotFound)?;
-        if bed.claims().files {
-            refused("read", handle.try_read("/tmp/f", 1).await?, ErrorKind::NotFound)?;
-            let file = || Ok::<_, Failure>(sandbox::FileWrite::bytes(path("/tmp/f")?, "x"));
-            refused("write", handle.try_write(file()?).await?, ErrorKind::NotFound)?;
-            refused("write_many", handle.try_write_many(vec![file()?]).await?, ErrorKind::NotFound)?;
-        }
+        is_gone(&bed, handle).await?;
+    }
+    if bed.claims().export {
+        refused("export", bed.try_export(&bed.session, "/tmp").await?, ErrorKind::NotFound)?;
     }
     refused("attach", bed.try_attach(&bed.session).await?, ErrorKind::NotFound)?;
     equal("times listed", bed.times_owned(&bed.session).await?, 0)
@@ -289,12 +317,7 @@ async fn handle_is_bound(bed: B) -> Outcome {
     old.ok("true").await?;
     bed.reap(&bed.session).await?;
     let new = bed.sandbox().await?;
-    let touched = old.try_exec(ExecRequest::shell("touch /tmp/by_the_old")).await?;
-    refused("exec through the old handle", touched, ErrorKind::NotFound)?;
-    if bed.claims().files {
-        let file = sandbox::FileWrite::bytes(path("/tmp/by_the_old")?, "x");
-        refused("write through the old handle", old.try_write(file).await?, ErrorKind::NotFound)?;
-    }
+    is_gone(&bed, &old).await?;
     equal("what the old handle did to the new sandbox", new.ok("ls -A /tmp").await?, "")
 }
 
@@ -306,6 +329,7 @@ async fn dropping_removes_nothing(bed: B) -> Outcome {
     drop(sandbox);
     equal("files through the other handle", second.ok("cat /tmp/f").await?, "mine\n")?;
     drop(second);
+    // Who removes it may take a moment for that.
     tokio::time::sleep(millis(500)).await;
     let third = bed.attach(&bed.session).await?;
     equal("files through a later handle", third.ok("cat /tmp/f").await?, "mine\n")?;
@@ -328,13 +352,13 @@ async fn processes_are_its_own(bed: B) -> Outcome {
     let two = bed.provision(&bed.spec_of(&bed.fresh_session())).await?;
     one.ok(&format!("setsid sleep {mark} >/dev/null 2>&1 & true")).await?;
     equal("its process as the other sees it", two.marked(&mark).await?, 0)?;
-    let run = one.sh("sleep 2; echo whole");
+    let run = one.sh("> /tmp/begun; until [[ -e /tmp/enough ]]; do sleep 0.05; done; echo whole");
     let attack = async {
-        tokio::time::sleep(millis(500)).await;
-        two.try_exec(
-            ExecRequest::shell("kill -9 -1; for p in {1..40000}; do kill -9 $p; done 2>/dev/null").with_limit(secs(5)),
-        )
-        .await
+        one.ok("until [[ -e /tmp/begun ]]; do sleep 0.02; done").await?;
+        let text = "kill -9 -1; for p in {1..40000}; do kill -9 $p; done 2>/dev/null";
+        let attacked = two.try_exec(ExecRequest::shell(text).with_limit(secs(5))).await;
+        one.ok("> /tmp/enough").await?;
+        attacked
     };
     let (whole, attacked) = tokio::join!(run, attack);
     let whole = whole?;

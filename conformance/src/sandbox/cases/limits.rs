@@ -6,7 +6,7 @@ use sandbox::ExecRequest;
 
 use super::super::Subject;
 use super::super::subject::told;
-use super::{B, Case, mark, millis, secs};
+use super::{B, Case, mark, millis, secs, soon};
 use crate::{Failure, Outcome, ensure, equal, same};
 
 const KILLED: &str =
@@ -112,6 +112,9 @@ async fn kills_who_left_the_group(bed: B) -> Outcome {
     let (result, up) = tokio::join!(run, sandbox.all_marked(&mark, 5, secs(3)));
     up?;
     timed_out("the command", &result?)?;
+    sandbox.unmarked(&mark, secs(5)).await?;
+    let text = format!("setsid sh -c 'sleep {mark}' & (sleep {mark} &) ; sleep {mark}");
+    timed_out(&text, &sandbox.timed(text.clone(), secs(2)).await?)?;
     sandbox.unmarked(&mark, secs(5)).await
 }
 
@@ -162,16 +165,24 @@ async fn keeps_what_was_printed(bed: B) -> Outcome {
 }
 
 /// The processes of the sandbox, besides the one that counts.
-async fn processes(sandbox: &Subject) -> Outcome<usize> {
+pub(super) async fn processes(sandbox: &Subject) -> Outcome<usize> {
     let printed = sandbox.ok("set -- /proc/[0-9]*; echo $#").await?;
     printed.trim().parse().map_err(|_| Failure::new("counting processes", "a number", printed))
+}
+
+/// As many as there are once what a command leaves for a moment has gone: the fewest of twenty looks.
+async fn settled(sandbox: &Subject) -> Outcome<usize> {
+    let mut fewest = usize::MAX;
+    for _ in 0..20 {
+        fewest = fewest.min(processes(sandbox).await?);
+    }
+    Ok(fewest)
 }
 
 async fn leaves_nothing_behind(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.timed("true", secs(60)).await?;
-    tokio::time::sleep(secs(1)).await;
-    let before = processes(&sandbox).await?;
+    let before = settled(&sandbox).await?;
     for _ in 0..3 {
         let result = sandbox.timed("true", secs(60)).await?;
         ensure(
@@ -181,17 +192,11 @@ async fn leaves_nothing_behind(bed: B) -> Outcome {
             || told(&result),
         )?;
     }
-    let begun = Instant::now();
-    loop {
+    soon(secs(3), || async {
         let now = processes(&sandbox).await?;
-        if now <= before {
-            break;
-        }
-        ensure(begun.elapsed() < secs(3), "processes after three commands", &format!("{before} as before"), || {
-            now.to_string()
-        })?;
-        tokio::time::sleep(millis(100)).await;
-    }
+        ensure(now <= before, "processes after three commands", &format!("{before}, as before"), || now.to_string())
+    })
+    .await?;
     equal("files in /tmp", sandbox.ok("ls -A /tmp").await?, "")?;
     equal("files in the working directory", sandbox.ok("ls -A").await?, "")
 }
@@ -247,23 +252,21 @@ async fn stragglers_live_on(bed: B) -> Outcome {
                 echo lived > /tmp/lived) & echo started";
     let result = sandbox.timed(text, secs(1)).await?;
     ensure(result.success(), "the command", "exit code 0", || told(&result))?;
-    let begun = Instant::now();
-    while sandbox.sh("test -e /tmp/lived").await?.exit_code != 0 {
-        let late = begun.elapsed() > secs(10);
-        ensure(!late, "a background process that prints after its command", "that it lives to its end", || {
-            "it died".to_owned()
-        })?;
-        tokio::time::sleep(millis(200)).await;
-    }
-    Ok(())
+    soon(secs(10), || async {
+        let lived = sandbox.sh("test -e /tmp/lived").await?.success();
+        let step = "a background process that prints after its command";
+        ensure(lived, step, "that it lives to its end", || "no trace of it".to_owned())
+    })
+    .await
 }
 
 async fn late_output_stays_out(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     // What comes while a later command runs, and not only between two.
     for n in 0..2 {
-        sandbox.sh("(sleep 0.4; echo LATE; echo LATE >&2) & echo first").await?;
-        let result = sandbox.sh(format!("sleep 1.5; echo {n}; echo e{n} >&2")).await?;
+        let until = |name: &str| format!("until [[ -e /tmp/{name} ]]; do sleep 0.02; done; rm /tmp/{name}");
+        sandbox.sh(format!("({}; echo LATE; echo LATE >&2; > /tmp/said) & echo first", until("go"))).await?;
+        let result = sandbox.timed(format!("> /tmp/go; {}; echo {n}; echo e{n} >&2", until("said")), secs(20)).await?;
         equal("stdout of a later command that lasts", result.stdout.to_string_lossy(), format!("{n}\n"))?;
         equal("stderr of a later command that lasts", result.stderr.to_string_lossy(), format!("e{n}\n"))?;
     }
@@ -272,6 +275,7 @@ async fn late_output_stays_out(bed: B) -> Outcome {
     for _ in 0..2 {
         sandbox.sh(printer).await?;
     }
+    // Spread over the time in which it is printed.
     for n in 0..20 {
         let result = sandbox.sh(format!("echo {n}; echo e{n} >&2")).await?;
         equal("stdout of a later command", result.stdout.to_string_lossy(), format!("{n}\n"))?;
@@ -287,6 +291,7 @@ async fn self_kill(bed: B) -> Outcome {
     let result = sandbox.timed("kill -9 $$", secs(30)).await?;
     equal("kill -9 $$", (result.timed_out, result.exit_code), (false, 137))?;
     ensure(begun.elapsed() < secs(10), "kill -9 $$", "an answer at once", || format!("{:?}", begun.elapsed()))?;
+    // Once whoever watches it is there.
     let result = sandbox.timed("sleep 0.3; kill -9 0", secs(5)).await?;
     ensure(!result.timed_out, "kill -9 0", "not timed out", || told(&result))
 }

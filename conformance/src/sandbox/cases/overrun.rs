@@ -1,6 +1,6 @@
 //! Commands that run past their limit and try to hide it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sandbox::ExecRequest;
 
@@ -13,11 +13,12 @@ const OVERRUN: &str = "A command that ran past its limit is never reported as pu
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
-        Case::new("limit::overrun_kills_watchdogs", OVERRUN, overrun_kills_watchdogs),
-        Case::new("limit::overrun_kills_its_parent", OVERRUN, overrun_kills_its_parent),
+        Case::new("limit::overrun_kills_watchdogs", OVERRUN, overrun_kills_watchdogs).races(),
+        Case::new("limit::overrun_kills_its_parent", OVERRUN, overrun_kills_its_parent).races(),
         Case::new("limit::overrun_exits_0", OVERRUN, overrun_exits_0),
         Case::new("limit::overrun_closes_its_output", OVERRUN, overrun_closes_its_output),
         Case::new("limit::overrun_traps_term", OVERRUN, overrun_traps_term),
+        Case::new("limit::overruns_and_others", OVERRUN, overruns_and_others),
         Case::new("limit::overrun_by_a_hair", OVERRUN, overrun_by_a_hair).races().repeat(3),
     ]
 }
@@ -68,6 +69,33 @@ async fn overrun_traps_term(bed: B) -> Outcome {
     let text = "trap 'exit 0' TERM; for i in {1..300}; do sleep 0.1; done";
     let result = sandbox.exec(ExecRequest::shell(text).with_limit(secs(1)).with_grace(secs(1))).await?;
     timed_out(text, &result)
+}
+
+/// Side by side, each with a limit of 2 s: who runs past it is told so whatever its code, and who does not is not.
+async fn overruns_and_others(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let run = |text: &'static str, grace| {
+        let request = ExecRequest::shell(text).with_limit(secs(2)).with_grace(grace);
+        let sandbox = sandbox.clone();
+        async move { sandbox.exec(request).await }
+    };
+    let none = Duration::ZERO;
+    let (ignores, leaves, punctual, killed, code) = tokio::join!(
+        run("trap '' TERM; sleep 60", secs(1)),
+        run("trap 'exit 0' TERM; for i in {1..600}; do sleep 0.1; done", secs(1)),
+        run("sleep 1.9", none),
+        run("kill -9 $$", none),
+        run("exit 124", none),
+    );
+    timed_out("a command that ignores SIGTERM", &ignores?)?;
+    timed_out("a command that ends with code 0 at SIGTERM", &leaves?)?;
+    // On a machine that is busy it may have needed more than its limit.
+    let punctual = punctual?;
+    let right = punctual.success() || punctual.timed_out && punctual.elapsed >= secs(2);
+    ensure(right, "1.9 s of 2 s", "an ordinary end, unless it took 2 s", || told(&punctual))?;
+    let ends = |result: Outcome<sandbox::ExecResult>| result.map(|result| (result.timed_out, result.exit_code));
+    equal("kill -9 $$", ends(killed)?, (false, 137))?;
+    equal("exit 124", ends(code)?, (false, 124))
 }
 
 async fn overrun_by_a_hair(bed: B) -> Outcome {

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use sandbox::{Effect, Env, ErrorKind, Limit, Networking, Spec};
+use futures::StreamExt;
+use sandbox::{Effect, Env, ErrorKind, Limit, Networking, SessionId, Spec};
 
 use super::super::bed::{path, refused, unexpected};
-use super::{B, Case, mark, millis, secs};
+use super::{B, Case, mark, millis, secs, soon};
 use crate::{Failure, Outcome, ensure, equal, within};
 
+const RUNS: &str = "Makes the session's sandbox, or finds the one that is there, and answers once it runs commands.";
 const SAME: &str = "Provisioning a session again with the same spec answers the same sandbox, files included.";
 const REFUSED: &str = "A spec that breaks a rule is refused before anything is made, and leaves nothing behind.";
 const REMOVED: &str = "What was begun of a sandbox that cannot be made is removed.";
@@ -23,7 +25,11 @@ const BEGUN: &str =
 pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::new("provision::twice_is_one", SAME, twice_is_one),
-        Case::new("provision::answers_once_it_runs", "Makes the session's sandbox, or finds the one that is there, and answers once it runs commands.", answers_once_it_runs).repeat(5),
+        Case::new("provision::answers_once_it_runs", RUNS, answers_once_it_runs).repeat(5),
+        Case::new("provision::answers_a_hundred_times", RUNS, answers_a_hundred_times).slow().deadline(secs(900)),
+        Case::new("reap::two_hundred", "Removes everything of the session, whoever made it, and waits until it is gone.", two_hundred)
+            .slow()
+            .deadline(secs(1200)),
         Case::new("provision::id_is_the_session", "A handle tells the very session that its sandbox was made for.", id_is_the_session),
         Case::new("provision::what_cannot_be_made", REMOVED, what_cannot_be_made).deadline(secs(300)),
         Case::new("provision::bad_spec_leaves_nothing", REFUSED, bad_spec_leaves_nothing),
@@ -63,13 +69,57 @@ async fn answers_once_it_runs(bed: B) -> Outcome {
     Ok(())
 }
 
+/// Makes `count` sandboxes, ten at a time, and hands each to `what`, which must leave nothing.
+async fn tens<Fut: Future<Output = Outcome>>(bed: &B, count: usize, what: impl Fn(usize, SessionId) -> Fut) -> Outcome {
+    let mut done = futures::stream::iter((0..count).map(|n| what(n, bed.fresh_session()))).buffer_unordered(10);
+    while let Some(outcome) = done.next().await {
+        outcome?;
+    }
+    Ok(())
+}
+
+async fn answers_a_hundred_times(bed: B) -> Outcome {
+    tens(&bed, 100, |n, session| {
+        let bed = Arc::clone(&bed);
+        async move {
+            let sandbox = bed.provision(&bed.spec_of(&session)).await?;
+            equal("the first command", sandbox.ok(&format!("echo ready {n}")).await?, format!("ready {n}\n"))?;
+            bed.reap(&session).await
+        }
+    })
+    .await
+}
+
+/// Also such as were never made, and such as nobody waited for.
+async fn two_hundred(bed: B) -> Outcome {
+    let bad = &bad_specs(&bed.spec())?;
+    tens(&bed, 200, |n, session| {
+        let bed = Arc::clone(&bed);
+        async move {
+            let mut spec = bed.spec_of(&session);
+            match n % 4 {
+                0 => {
+                    spec = bad[n / 4 % bad.len()].1.clone();
+                    spec.session = session.clone();
+                    refused("a bad spec", bed.try_provision(&spec).await?, ErrorKind::InvalidSpec)?;
+                }
+                1 => drop(tokio::time::timeout(millis(n as u64), bed.provider.provision(&spec)).await),
+                _ => drop(bed.provision(&spec).await?.ok("echo x > /tmp/f; setsid sleep 300 & true").await?),
+            }
+            bed.reap(&session).await?;
+            equal("times listed", bed.times_owned(&session).await?, 0)
+        }
+    })
+    .await
+}
+
 async fn id_is_the_session(bed: B) -> Outcome {
     for id in ["a", "7", "sesn_0123456789abcdefghjkmnpq", "a__b", &"z".repeat(59)] {
         // The shortest ids can collide with somebody else's, so each gets a tail of its own where there is room.
         let tail = mark();
         let id: String =
             if id.len() < 40 { format!("{id}_{tail}") } else { format!("{}{tail}", &id[..59 - tail.len()]) };
-        let session = sandbox::SessionId::new(id).map_err(|e| unexpected("an id of the suite", "a legal one", &e))?;
+        let session = SessionId::new(id).map_err(|e| unexpected("an id of the suite", "a legal one", &e))?;
         bed.adopt(&session);
         let sandbox = bed.provision(&bed.spec_of(&session)).await?;
         equal("the session", sandbox.inner.id(), &session)?;
@@ -124,13 +174,7 @@ async fn what_cannot_be_made(bed: B) -> Outcome {
             _ => bed.reap(&spec.session).await?,
         }
         equal(&format!("times listed after the image {image}"), bed.times_owned(&spec.session).await?, 0)?;
-        let begun = Instant::now();
-        while let Err(left) = bed.nothing_of(&spec.session, "a sandbox that cannot be made").await {
-            if begun.elapsed() > secs(5) {
-                return Err(left);
-            }
-            tokio::time::sleep(millis(50)).await;
-        }
+        soon(secs(5), || bed.nothing_of(&spec.session, "a sandbox that cannot be made")).await?;
     }
     Ok(())
 }
@@ -235,17 +279,12 @@ async fn dropped(bed: B) -> Outcome {
         let session = bed.fresh_session();
         let spec = bed.spec_of(&session);
         let dropped = tokio::time::timeout(millis(moment), bed.provider.provision(&spec)).await;
-        let begun = Instant::now();
-        while let Err(left) = bed.nothing_of(&session, "a dropped provision that is not owned").await {
+        soon(secs(5), || async {
+            let nothing = bed.nothing_of(&session, "a dropped provision that is not owned").await;
             // It may appear between two looks.
-            if bed.times_owned(&session).await? > 0 {
-                break;
-            }
-            if begun.elapsed() > secs(5) {
-                return Err(left);
-            }
-            tokio::time::sleep(millis(20)).await;
-        }
+            if nothing.is_err() && bed.times_owned(&session).await? > 0 { Ok(()) } else { nothing }
+        })
+        .await?;
         bed.reap(&session).await?;
         equal("times listed after the reap", bed.times_owned(&session).await?, 0)?;
         drop(dropped);

@@ -7,7 +7,7 @@ use sandbox::{ErrorKind, ExecRequest, FileWrite};
 
 use super::super::Subject;
 use super::super::bed::{path, refused, unexpected};
-use super::{B, Case, filler, millis, odd_names, secs, slowly};
+use super::{B, Case, filler, odd_names, secs, slowly};
 use crate::{Failure, Outcome, ensure, equal, same, within};
 
 const BACK: &str = "A file reads back as it was written, whatever its bytes and its name.";
@@ -173,8 +173,14 @@ async fn irregular(bed: B) -> Outcome {
         refused(name, sandbox.try_read(name, 1 << 30).await?, ErrorKind::NotRegularFile)?;
         ensure(begun.elapsed() < secs(5), name, "an answer at once", || format!("{:?}", begun.elapsed()))?;
     }
-    Ok(())
+    // A regular file that blocks who may open it: whatever comes of that, it ends, and nothing of it stays in the way.
+    drop(sandbox.try_read("/proc/kmsg", 1 << 20).await?);
+    equal("who reads it afterwards", sandbox.ok(READERS_OF_KMSG).await?, "")
 }
+
+/// Names the processes that have `/proc/kmsg` open.
+const READERS_OF_KMSG: &str =
+    "for f in /proc/[0-9]*/fd/*; do [[ $(readlink $f) == */kmsg ]] && echo $f; done 2>/dev/null; true";
 
 async fn below(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
@@ -200,12 +206,17 @@ async fn without_a_size(bed: B) -> Outcome {
         let inside = sandbox.ok(&format!("cat {name}")).await?;
         same(name, &sandbox.read(name).await?, inside)?;
     }
-    Ok(())
+    // Its frequencies change between two looks.
+    let same_each_time = |text: &str| text.lines().filter(|line| !line.contains("MHz")).collect::<Vec<_>>().join("\n");
+    let inside = same_each_time(&sandbox.ok("cat /proc/cpuinfo").await?);
+    let read = sandbox.read("/proc/cpuinfo").await?;
+    same("/proc/cpuinfo", same_each_time(&String::from_utf8_lossy(&read)).as_bytes(), inside)
 }
 
 async fn beside_a_writer(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    let writer = "for i in {1..400}; do printf '%1000d\\n' $i >> /tmp/log; [[ $i == 200 ]] && : > /tmp/log; done; true";
+    // It goes on for as long as somebody reads.
+    let writer = "until [[ -e /tmp/enough ]]; do for i in {1..200}; do printf '%1000d\\n' $i >> /tmp/log; done; : > /tmp/log; done";
     let read = async {
         for _ in 0..30 {
             match sandbox.try_read("/tmp/log", 50_000).await? {
@@ -217,9 +228,13 @@ async fn beside_a_writer(bed: B) -> Outcome {
                     ) => {}
                 Err(e) => return Err(unexpected("reading a file that changes", "its bytes, or what is wrong", &e)),
             }
-            tokio::time::sleep(millis(10)).await;
         }
         Ok::<_, Failure>(())
+    };
+    let read = async {
+        let read = read.await;
+        sandbox.ok("> /tmp/enough").await?;
+        read
     };
     let (written, read) = tokio::join!(sandbox.ok(writer), read);
     written?;

@@ -1,28 +1,39 @@
 //! Commands that one can talk to while they run.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sandbox::{ByteStream, Exit, Process, Signal, SpawnRequest};
+use sandbox::{ByteStream, Effect, ErrorKind, Exit, Process, Signal, SpawnRequest};
 use tokio::io::AsyncWriteExt;
 
-use super::super::bed::unexpected;
-use super::{B, Case, filler, mark, millis, secs};
+use super::super::bed::{path, refused, unexpected};
+use super::{B, Case, cksum, filler, mark, millis, secs, two_million};
 use crate::{Failure, Outcome, ensure, equal, same, within};
 
 const READS: &str = "A spawned command reads what is written to it, and an end of input when that is closed.";
 const ARRIVES: &str = "A spawned command's output arrives while it runs.";
 const SIGNAL: &str = "A signal reaches a spawned command's process group.";
+const WAITS: &str = "Output is not capped: it waits for its reader.";
+const ENV: &str = "Variables of the spec reach every command byte for byte.";
+const NO_WORKDIR: &str =
+    "As [`exec`](Self::exec); what is wrong with the working directory may be told by [`Process::wait`] instead.";
+const INVALID: &str = "A request that breaks a rule fails as `InvalidRequest` before anything is started.";
+const DRAINED: &str = "Its output waits for the reader: what nobody reads stalls it, so read or drop both streams (a dropped one is drained).";
 const DROPPED: &str = "A spawned command is killed when its handle is dropped.";
 
 pub(super) fn cases() -> Vec<Case> {
     let all = vec![
         Case::new("spawn::echo", READS, echo),
-        Case::new("spawn::checksums", READS, checksums),
+        Case::new("spawn::checksums", READS, |bed| checksums_of(bed, &[0, 1, 4095, 4096, 1 << 20, 40 << 20])),
+        Case::new("spawn::checksums_of_much", READS, |bed| checksums_of(bed, &[48 << 20, 64 << 20, 100 << 20]))
+            .slow()
+            .deadline(secs(300)),
         Case::new("spawn::no_input", "A command that nobody can write to has an empty standard input.", no_input),
         Case::new("spawn::output_arrives", ARRIVES, output_arrives),
         Case::new("spawn::conversation", ARRIVES, conversation),
-        Case::new("spawn::output_waits", "Output is not capped: it waits for its reader.", output_waits),
+        Case::new("spawn::output_waits", WAITS, output_waits),
+        Case::new("spawn::dropped_output", DRAINED, dropped_output),
+        Case::new("spawn::long_output_is_whole", WAITS, long_output_is_whole).slow().deadline(secs(300)),
         Case::new(
             "spawn::codes",
             "A spawned command ends with its own exit code, or 128 and the number of the signal that ended it.",
@@ -34,9 +45,13 @@ pub(super) fn cases() -> Vec<Case> {
             "Starts a command and answers at once, so that one can write to it, read from it and signal it.",
             env_and_workdir,
         ),
+        Case::new("spawn::env_of_the_spec", ENV, env_of_the_spec),
+        Case::new("spawn::workdir_that_is_none", NO_WORKDIR, workdir_that_is_none),
+        Case::new("spawn::invalid_request_starts_nothing", INVALID, invalid_request),
         Case::new("spawn::signal", SIGNAL, signal),
         Case::new("spawn::signal_after_the_end", "A command that ended already is no error.", signal_after_the_end),
-        Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill),
+        Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill)
+            .races(),
         Case::new("spawn::dropped", DROPPED, dropped).races().profile("faults"),
         Case::new("spawn::limit", "A spawned command that ran into its limit was killed and says so.", limit),
         Case::new(
@@ -91,25 +106,9 @@ async fn echo(bed: B) -> Outcome {
     Ok(())
 }
 
-/// What `cksum` says of `bytes`: the CRC of POSIX, over the bytes and their number.
-fn cksum(bytes: &[u8]) -> u32 {
-    let table: [u32; 256] = std::array::from_fn(|n| {
-        (0..8).fold((n as u32) << 24, |crc, _| if crc >> 31 == 1 { crc << 1 ^ 0x04c1_1db7 } else { crc << 1 })
-    });
-    let length = bytes.len().to_le_bytes();
-    let significant = length.len() - length.iter().rev().take_while(|byte| **byte == 0).count();
-    let all = bytes.iter().chain(&length[..significant]);
-    !all.fold(0, |crc, byte| crc << 8 ^ table[usize::from((crc >> 24) as u8 ^ byte)])
-}
-
-#[test]
-fn checksums_are_those_of_posix() {
-    assert_eq!((cksum(b""), cksum(b"123456789"), cksum(b"\0")), (4_294_967_295, 930_766_865, 4_215_202_376));
-}
-
-async fn checksums(bed: B) -> Outcome {
+async fn checksums_of(bed: B, sizes: &'static [usize]) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    for size in [0usize, 1, 4095, 4096, 1 << 20, 40 << 20, 64 << 20] {
+    for &size in sizes {
         let mut process = sandbox.spawn(SpawnRequest::shell("cksum; echo done >&2; exit 3").with_stdin()).await?;
         let input = filler(size);
         let (stdout, stderr, exit) = feed(&mut process, input.clone()).await?;
@@ -196,11 +195,48 @@ async fn output_waits(bed: B) -> Outcome {
     equal("its end", end(&mut process).await?, Exit::new(0, false))
 }
 
+async fn dropped_output(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let text = "echo up >&2; seq 1 500000; echo after >&2; seq 1 500000 >&2; exit 5";
+    let mut process = sandbox.spawn(SpawnRequest::shell(text).with_limit(secs(30))).await?;
+    until(&mut process.stderr, "up\n").await?;
+    drop(take(&mut process.stdout));
+    until(&mut process.stderr, "after\n").await?;
+    drop(take(&mut process.stderr));
+    equal("the end of a command whose output was dropped", end(&mut process).await?, Exit::new(5, false))
+}
+
+/// Ten readers as fast as they can, one after the other, and ten at once that take 2 MB a second.
+async fn long_output_is_whole(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let read = |pause: Duration| {
+        let sandbox = sandbox.clone();
+        async move {
+            let mut process = sandbox.spawn(SpawnRequest::shell("seq 1 2000000")).await?;
+            let (mut stdout, mut all, begun) = (take(&mut process.stdout), Vec::new(), tokio::time::Instant::now());
+            while let Some(piece) = within("a piece of seq 1 2000000", secs(60), stdout.next()).await? {
+                all.extend_from_slice(&piece.map_err(|e| unexpected("reading", "a piece", &e))?);
+                let megabytes = u32::try_from(all.len() / 1_000_000).unwrap_or(u32::MAX);
+                tokio::time::sleep_until(begun + pause * megabytes).await;
+            }
+            same("seq 1 2000000", &all, two_million())?;
+            equal("its end", end(&mut process).await?, Exit::new(0, false))
+        }
+    };
+    for _ in 0..10 {
+        read(Duration::ZERO).await?;
+    }
+    futures::future::join_all((0..10).map(|_| read(millis(500)))).await.into_iter().collect()
+}
+
 async fn codes(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     for code in [0, 1, 7, 126, 127, 255] {
-        let mut process = sandbox.spawn(SpawnRequest::shell(format!("exit {code}"))).await?;
-        equal(&format!("exit {code}"), end(&mut process).await?, Exit::new(code, false))?;
+        let text = format!("exit {code}");
+        let program = SpawnRequest::args(["sh".to_owned(), "-c".to_owned(), text.clone()]);
+        for request in [SpawnRequest::shell(text.clone()), program] {
+            equal(&text, end(&mut sandbox.spawn(request).await?).await?, Exit::new(code, false))?;
+        }
     }
     let mut process = sandbox.spawn(SpawnRequest::shell("kill -TERM $$; sleep 5")).await?;
     equal("a signal", end(&mut process).await?, Exit::new(143, false))
@@ -221,13 +257,62 @@ async fn env_and_workdir(bed: B) -> Outcome {
     let env = sandbox::Env::new().with("MINE", "$(id) '\n").map_err(|e| unexpected("env", "legal", &e))?;
     let begun = Instant::now();
     let request = SpawnRequest::shell("pwd; printf '%s|' \"$MINE\"; echo err >&2; sleep 2");
-    let workdir = super::super::bed::path("/tmp")?;
+    let workdir = path("/tmp")?;
     let mut process = sandbox.spawn(request.with_env(env).with_workdir(workdir)).await?;
     ensure(begun.elapsed() < millis(1800), "spawn", "an answer at once", || format!("{:?}", begun.elapsed()))?;
     let (stdout, stderr) = (take(&mut process.stdout), take(&mut process.stderr));
     let (stdout, stderr) = tokio::join!(all(stdout, "stdout"), all(stderr, "stderr"));
     same("stdout", &stdout?, "/tmp\n$(id) '\n|")?;
     same("stderr", &stderr?, "err\n")
+}
+
+async fn env_of_the_spec(bed: B) -> Outcome {
+    let value = "two  words \n$(id) '\"";
+    let legal = |env: Result<sandbox::Env, sandbox::Error>| env.map_err(|e| unexpected("env", "legal", &e));
+    let sandbox = bed.provision(&bed.spec().with_env(legal(sandbox::Env::new().with("OF_THE_SPEC", value))?)).await?;
+    let text = "printf %s \"$OF_THE_SPEC\"";
+    for request in [SpawnRequest::shell(text), SpawnRequest::args(["sh", "-c", text]).with_stdin()] {
+        let (stdout, _, exit) = feed(&mut sandbox.spawn(request.with_stdin()).await?, Bytes::new()).await?;
+        same("the variable", &stdout, value)?;
+        equal("its end", exit, Exit::new(0, false))?;
+    }
+    let mine = legal(sandbox::Env::new().with("OF_THE_SPEC", "mine"))?;
+    let (stdout, ..) =
+        feed(&mut sandbox.spawn(SpawnRequest::shell(text).with_env(mine).with_stdin()).await?, Bytes::new()).await?;
+    same("the variable where the request has another value", &stdout, "mine")
+}
+
+async fn workdir_that_is_none(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    sandbox.ok("touch /tmp/file").await?;
+    let (missing, file) = (ErrorKind::FileNotFound, ErrorKind::NotDirectory);
+    for (name, kind) in [("/tmp/no", missing), ("/tmp/no/no", missing), ("/tmp/file", file), ("/tmp/file/no", file)] {
+        let request = SpawnRequest::shell("touch /tmp/started").with_workdir(path(name)?).with_limit(secs(20));
+        let ended = match within("spawn", secs(60), sandbox.inner.spawn(request)).await? {
+            Ok(mut process) => within("the end of the command", secs(60), process.wait()).await?,
+            Err(error) => Err(error),
+        };
+        let error = refused(&format!("a command in {name}"), ended, kind)?;
+        let told = (error.path().map(ToString::to_string), error.effect());
+        equal("its path and effect", told, (Some(name.to_owned()), Effect::None))?;
+    }
+    equal("traces of a start", sandbox.ok("ls /tmp/started 2>/dev/null; true").await?, "")
+}
+
+async fn invalid_request(bed: B) -> Outcome {
+    let sandbox = bed.sandbox().await?;
+    let touch = || SpawnRequest::shell("touch /tmp/started");
+    for (what, request) in [
+        ("a limit of 0", touch().with_limit(secs(0))),
+        ("a limit of years", touch().with_limit(sandbox::ExecRequest::MAX_LIMIT * 2)),
+        ("a text with NUL", SpawnRequest::shell("touch /tmp/started\0")),
+        ("no arguments", SpawnRequest::args(Vec::<Vec<u8>>::new())),
+        ("an argument with NUL", SpawnRequest::args(["touch", "/tmp/started\0"])),
+    ] {
+        let spawned = within("spawn", secs(60), sandbox.inner.spawn(request)).await?;
+        refused(what, spawned.map(drop), ErrorKind::InvalidRequest)?;
+    }
+    equal("traces of a start", sandbox.ok("ls /tmp/started 2>/dev/null; true").await?, "")
 }
 
 async fn signal(bed: B) -> Outcome {

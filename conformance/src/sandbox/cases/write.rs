@@ -107,12 +107,14 @@ async fn in_one_step(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     let contents = [filler(3 << 20), filler(1 << 20)];
     sandbox.write("/tmp/f", contents[0].clone()).await?;
-    let watch = "for i in {1..150}; do stat -c %s /tmp/f; sleep 0.01; done | sort | uniq";
+    let watch =
+        "> /tmp/begun; until [[ -e /tmp/enough ]]; do stat -c %s /tmp/f 2>/dev/null || echo gone; done | sort | uniq";
     let write = async {
+        sandbox.ok("until [[ -e /tmp/begun ]]; do sleep 0.02; done").await?;
         for n in 0..12 {
             sandbox.write("/tmp/f", contents[n % 2].clone()).await?;
         }
-        Ok::<_, crate::Failure>(())
+        sandbox.ok("> /tmp/enough").await
     };
     let (seen, written) = tokio::join!(sandbox.ok(watch), write);
     written?;
@@ -127,37 +129,38 @@ async fn in_one_step(bed: B) -> Outcome {
 struct Slow {
     left: Vec<u8>,
     piece: usize,
-    /// How long the first one takes, from when it is asked for.
-    first: Option<Duration>,
+    /// How long the first one and the second take.
+    pauses: [Duration; 2],
+    given: usize,
     pause: Pin<Box<tokio::time::Sleep>>,
 }
 
 impl Slow {
-    fn new(left: Vec<u8>, piece: usize, first: Duration) -> Self {
-        Self { left, piece, first: Some(first), pause: Box::pin(tokio::time::sleep(Duration::ZERO)) }
+    fn new(left: Vec<u8>, piece: usize, pauses: [Duration; 2]) -> Self {
+        Self { left, piece, pauses, given: 0, pause: Box::pin(tokio::time::sleep(pauses[0])) }
     }
 }
 
 impl AsyncRead for Slow {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
-        if let Some(first) = self.first.take() {
-            self.pause.as_mut().reset(tokio::time::Instant::now() + first);
-        }
         std::task::ready!(self.pause.as_mut().poll(cx));
         let n = self.piece.min(self.left.len()).min(buf.remaining());
         let piece: Vec<u8> = self.left.drain(..n).collect();
         buf.put_slice(&piece);
-        let next = tokio::time::Instant::now() + millis(20);
-        self.pause.as_mut().reset(next);
+        self.given += 1;
+        let pause = self.pauses.get(self.given).copied().unwrap_or(millis(20));
+        self.pause.as_mut().reset(tokio::time::Instant::now() + pause);
         Poll::Ready(Ok(()))
     }
 }
 
 async fn slow_bodies(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
-    for (size, piece, first) in [(40, 1, 0), (200_000, 7001, 0), (300_000, 100_000, 2500)] {
+    for (size, piece, first, second) in
+        [(40, 1, 0, 20), (200_000, 7001, 0, 20), (300_000, 100_000, 2500, 20), (300_000, 100_000, 0, 2000)]
+    {
         let content = filler(size);
-        let body = Slow::new(content.to_vec(), piece, millis(first));
+        let body = Slow::new(content.to_vec(), piece, [millis(first), millis(second)]);
         let file = FileWrite::new(path("/tmp/slow")?, size as u64, Body::reader(body));
         sandbox.try_write(file).await?.map_err(|e| unexpected("a slow body", "success", &e))?;
         same("what arrived", &sandbox.read("/tmp/slow").await?, &content)?;
@@ -168,11 +171,17 @@ async fn slow_bodies(bed: B) -> Outcome {
 async fn empty_200_times(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.write("/tmp/e/seed", "seed").await?;
+    let mut took = Vec::new();
     for n in 0..200 {
         let begun = Instant::now();
         sandbox.write(format!("/tmp/e/{}", n % 10), "").await?;
-        ensure(begun.elapsed() < secs(5), "an empty write", "an answer soon", || format!("{:?}", begun.elapsed()))?;
+        took.push(begun.elapsed());
     }
+    took.sort_unstable();
+    // A machine that is busy may hold up a few.
+    ensure(took[194] < secs(1) && took[199] < secs(5), "200 empty writes", "each within 1 s, all but 5", || {
+        format!("{:?}", &took[194..])
+    })?;
     let found = sandbox.ok("cd /tmp/e; stat -c '%s %a' [0-9] | sort -u; ls -A | wc -l").await?;
     equal("sizes, modes and names", found, "0 644\n11\n")
 }
@@ -215,7 +224,7 @@ async fn dropped(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.ok("mkdir /tmp/d; echo seeded > /tmp/d/seed").await?;
     for moment in [0, 1, 2, 5, 10, 20, 50, 100, 200] {
-        let body = Slow::new(vec![b'x'; 400_000], 20_000, Duration::ZERO);
+        let body = Slow::new(vec![b'x'; 400_000], 20_000, [Duration::ZERO, millis(20)]);
         let file = FileWrite::new(path("/tmp/d/seed")?, 500_000, Body::reader(body));
         let outcome = tokio::time::timeout(millis(moment), sandbox.inner.write(file)).await;
         ensure(outcome.is_err(), "a write of 0.4 s", "that it runs", || "it ended".to_owned())?;
@@ -270,6 +279,10 @@ async fn mode_of_a_new_file(bed: B) -> Outcome {
     {
         sandbox.write(name, filler(size)).await?;
         equal(name, mode(&sandbox, name).await?, "644")?;
+        sandbox.ok(&format!("rm {name}")).await?;
+        let new = FileWrite::bytes(path(name)?, filler(size)).create_new();
+        sandbox.try_write(new).await?.map_err(|e| unexpected("a file that must be new", "success", &e))?;
+        equal(&format!("{name}, which had to be new"), mode(&sandbox, name).await?, "644")?;
     }
     Ok(())
 }

@@ -163,7 +163,7 @@ fn exports() -> Vec<Mutant> {
         ),
         Mutant::new(
             "the archive is cut",
-            &["export::large_and_many"],
+            &["export::large_and_many", "export::waits_for_its_reader_of_much"],
             hooks().export(|p, (session, root)| async move { first(p.export(&session, &root).await?, 1 << 20).await }),
         ),
         Mutant::new(

@@ -59,6 +59,15 @@ pub(super) fn mutants() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "of slow output only the first burst arrives",
+            &["exec::slow_output_is_whole"],
+            hooks().result(|r| {
+                if r.elapsed > Duration::from_secs(4) {
+                    r.stdout = kept(&r.stdout, r.stdout.bytes[..2.min(r.stdout.bytes.len())].to_vec());
+                }
+            }),
+        ),
+        Mutant::new(
             "a failed command is an error",
             &["exec::failure_is_a_result"],
             hooks().exec(|inner, request| async move {

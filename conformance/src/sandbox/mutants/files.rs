@@ -265,6 +265,16 @@ pub(super) fn mutants() -> Vec<Mutant> {
             )
         },
         Mutant::new(
+            "a file is removed before it is replaced",
+            &["write::replaces_in_one_step"],
+            hooks().write(|inner, file| {
+                Box::pin(async move {
+                    run(&inner, "rm -f -- \"$1\"; sleep 0.1", &file.path).await?;
+                    inner.write(file).await
+                })
+            }),
+        ),
+        Mutant::new(
             "a file is written in two steps",
             &["write::replaces_in_one_step"],
             hooks().write(|inner, mut file| {

@@ -84,6 +84,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 "limit::overrun_closes_its_output",
                 "limit::overrun_traps_term",
                 "limit::overrun_by_a_hair",
+                "limit::overruns_and_others",
                 "hostile::writes_to_others_output",
             ],
             hooks().result(|r| {
@@ -203,8 +204,9 @@ pub(super) fn mutants() -> Vec<Mutant> {
             hooks().exec(move |inner, request| {
                 let late = std::sync::Arc::clone(&late);
                 async move {
+                    let lasts = matches!(&request.command, Command::Shell(text) if text.starts_with(b"> /tmp/go"));
                     let mut result = inner.exec(request).await?;
-                    if late.swap(true, Ordering::Relaxed) && result.elapsed > Duration::from_secs(1) {
+                    if late.swap(true, Ordering::Relaxed) && lasts {
                         result.stderr =
                             Output::new([b"LATE\n", &result.stderr.bytes[..]].concat(), result.stderr.total + 5);
                     }
@@ -214,14 +216,14 @@ pub(super) fn mutants() -> Vec<Mutant> {
         }),
         Mutant::new(
             "code 137 is taken for a timeout",
-            &["limit::self_kill_is_no_timeout"],
+            &["limit::self_kill_is_no_timeout", "limit::overruns_and_others"],
             hooks().result(|r| {
                 r.timed_out |= r.exit_code == 137;
             }),
         ),
         Mutant::new(
             "code 124 is taken for a timeout",
-            &["limit::exit_124_is_no_timeout"],
+            &["limit::exit_124_is_no_timeout", "limit::overruns_and_others"],
             hooks().result(|r| {
                 r.timed_out |= r.exit_code == 124;
             }),

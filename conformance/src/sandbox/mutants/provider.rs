@@ -87,7 +87,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         {
             let made = table();
             let noted = Arc::clone(&made);
-            Mutant::new("provision answers too early", &["provision::answers_once_it_runs"], hooks()
+            Mutant::new("provision answers too early", &["provision::answers_once_it_runs", "provision::answers_a_hundred_times"], hooks()
                 .provision(move |p, spec| {
                     let noted = Arc::clone(&noted);
                     async move {

@@ -14,12 +14,18 @@ pub(super) fn mutants() -> Vec<Mutant> {
     vec![
         Mutant::new(
             "reap does nothing",
-            &["reap::removes", "reap::then_provision_is_fresh", "reap::whoever_made_it", "reap::hostile_files"],
+            &[
+                "reap::removes",
+                "reap::then_provision_is_fresh",
+                "reap::whoever_made_it",
+                "reap::hostile_files",
+                "reap::two_hundred",
+            ],
             hooks().reap(|_, _| async { Ok(()) }),
         ),
         Mutant::new(
             "reap answers before the sandbox is gone",
-            &["reap::removes", "reap::whoever_made_it"],
+            &["reap::removes", "reap::whoever_made_it", "reap::two_hundred"],
             hooks().reap(|p, session| async move {
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -109,6 +115,13 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 }),
             )
         },
+        Mutant::new(
+            "what is spawned in a sandbox that is gone is lost",
+            &["destroy::twice", "handle::is_bound_to_its_sandbox"],
+            hooks().spawn(|inner, request| async move {
+                inner.spawn(request).await.map_err(|_| Error::new(ErrorKind::Lost))
+            }),
+        ),
         Mutant::new("destroy does nothing", &["destroy::twice"], hooks().destroy(|_, ()| async { Ok(()) })),
         Mutant::new(
             "destroy removes whatever the session has",

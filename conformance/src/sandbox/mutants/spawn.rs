@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sandbox::{ByteStream, Command, Env, Error, ErrorKind, Exit, Process, ProcessControl, Signal, SpawnRequest};
+use sandbox::{
+    ByteStream, Command, Env, Error, ErrorKind, ExecRequest, Exit, Process, ProcessControl, Signal, SpawnRequest,
+};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::{Hooks, Mutant};
@@ -18,6 +20,7 @@ struct Sins {
     wait_once: bool,
     no_late_signal: bool,
     kill_once: bool,
+    gone: bool,
     turn: Option<OwnedMutexGuard<()>>,
 }
 
@@ -52,7 +55,10 @@ impl ProcessControl for Control {
         if self.waited && self.sins.wait_once {
             return Err(Error::new(ErrorKind::NotFound));
         }
-        let exit = self.inner.lock().await.wait().await?;
+        let exit = match self.inner.lock().await.wait().await {
+            Err(_) if self.sins.gone => Exit::new(137, false),
+            ended => ended?,
+        };
         self.waited = true;
         self.sins.turn = None;
         Ok(self.sins.exit.map_or(exit, |change| change(exit)))
@@ -124,13 +130,42 @@ fn eager(mut stream: ByteStream) -> ByteStream {
     ))
 }
 
+/// A stream that is neither read nor dropped for a while once its reader has gone.
+struct Kept(Option<ByteStream>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let stream = self.0.take();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(stream);
+        });
+    }
+}
+
+fn kept(stream: ByteStream) -> ByteStream {
+    ByteStream::new(futures::stream::unfold(Kept(Some(stream)), |mut kept| async move {
+        let piece = kept.0.as_mut()?.next().await?;
+        Some((piece, kept))
+    }))
+}
+
+/// The pieces of a stream that lie within its first `most` bytes.
+fn head(stream: ByteStream, most: usize) -> ByteStream {
+    ByteStream::new(futures::stream::unfold((stream, 0), move |(mut stream, before)| async move {
+        let piece = stream.next().await?;
+        let seen = before + piece.as_ref().map_or(0, bytes::Bytes::len);
+        (seen <= most).then_some((piece, (stream, seen)))
+    }))
+}
+
 #[allow(clippy::too_many_lines)]
 pub(super) fn mutants() -> Vec<Mutant> {
     let one = Arc::new(Mutex::new(()));
     vec![
         Mutant::new(
             "input is cut",
-            &["spawn::echo", "spawn::checksums"],
+            &["spawn::echo", "spawn::checksums", "spawn::checksums_of_much"],
             request(|r| {
                 if r.stdin {
                     r.command = Command::Shell(format!("head -c 500000 | {{ {}\n}}", text(&r.command)).into());
@@ -139,7 +174,7 @@ pub(super) fn mutants() -> Vec<Mutant> {
         ),
         Mutant::new(
             "a byte of the input is another",
-            &["spawn::checksums"],
+            &["spawn::checksums", "spawn::checksums_of_much"],
             request(|r| {
                 if r.stdin {
                     let tr = "tr '\\000' '\\001'";
@@ -177,6 +212,26 @@ pub(super) fn mutants() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "output that is dropped stands still",
+            &["spawn::dropped_output"],
+            hooks().spawn(|inner, request| async move {
+                let mut process = inner.spawn(request).await?;
+                process.stdout =
+                    kept(std::mem::replace(&mut process.stdout, ByteStream::new(futures::stream::empty())));
+                Ok(process)
+            }),
+        ),
+        Mutant::new(
+            "the tail of a spawned command's long output is lost",
+            &["spawn::long_output_is_whole"],
+            hooks().spawn(|inner, request| async move {
+                let mut process = inner.spawn(request).await?;
+                let stdout = std::mem::replace(&mut process.stdout, ByteStream::new(futures::stream::empty()));
+                process.stdout = head(stdout, 14_000_000);
+                Ok(process)
+            }),
+        ),
+        Mutant::new(
             "codes of spawned commands above 125 become 1",
             &["spawn::codes"],
             control(|| Sins {
@@ -188,6 +243,42 @@ pub(super) fn mutants() -> Vec<Mutant> {
             "one can wait once",
             &["spawn::wait_again"],
             control(|| Sins { wait_once: true, ..Sins::default() }),
+        ),
+        Mutant::new(
+            "a spawned command has no variables of the spec",
+            &["spawn::env_of_the_spec"],
+            request(|r| {
+                let lost = format!("unset OF_THE_SPEC\n{}", text(&r.command));
+                r.command = Command::Shell(lost.into());
+            }),
+        ),
+        Mutant::new(
+            "a spawned command starts where it can",
+            &["spawn::workdir_that_is_none"],
+            hooks().spawn(|inner, mut request| async move {
+                if let Some(dir) = request.workdir.take() {
+                    let look = ExecRequest::args([&b"test"[..], b"-d", dir.as_bytes()].map(<[u8]>::to_vec));
+                    request.workdir = inner.exec(look).await?.success().then_some(dir);
+                }
+                inner.spawn(request).await
+            }),
+        ),
+        Mutant::new(
+            "a spawned command is started before its request is looked at",
+            &["spawn::invalid_request_starts_nothing"],
+            hooks().spawn(|inner, request| async move {
+                if request.validate().is_err() {
+                    inner.exec(ExecRequest::shell("touch /tmp/started")).await?;
+                }
+                inner.spawn(request).await
+            }),
+        ),
+        Mutant::new(
+            "the end of a reaped sandbox is one of the spawned command",
+            &["reap::against_exec"],
+            hooks().spawn(|inner, request| async move {
+                Ok(sinning(inner.spawn(request).await?, Sins { gone: true, ..Sins::default() }).0)
+            }),
         ),
         Mutant::new(
             "variables of a spawned command are lost",

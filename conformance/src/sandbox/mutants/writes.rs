@@ -169,6 +169,11 @@ fn writes() -> Vec<Mutant> {
             write_as(ErrorKind::NotWritable, ErrorKind::NotWritable),
         ),
         Mutant::new(
+            "what must be new is for its owner alone",
+            &["write::mode_of_a_new_file"],
+            file(|file| file.mode = file.mode.or(file.create_new.then_some(0o600))),
+        ),
+        Mutant::new(
             "what must be new replaces",
             &["write::create_new", "write::create_new_races"],
             file(|file| file.create_new = false),
