@@ -1,8 +1,9 @@
-//! The examples leave no sandbox behind, also when they fail half-way: nobody takes what they print.
+//! The examples say what they promise, and leave no sandbox behind, also when they fail half-way: nobody takes what they print.
 #![allow(clippy::unwrap_used, reason = "a failure in a test is the point")]
 #![cfg(target_os = "linux")]
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,18 @@ fn run(program: &Path, user: Option<u32>, stdout: Stdio) -> ExitStatus {
     }
 }
 
+/// What a reader of the example sees: the work done, and its deadline kept where it has one.
+fn says(name: &str) -> &'static [&'static str] {
+    match name {
+        "attach" => &["hello from the first process\n", "and back\n"],
+        "folder" => {
+            &["in: 1 file\n", "over its deadline, and killed\n", "failed with code 1\n", "passed\n", "out: 5050\n"]
+        }
+        "live_output" => &["compiling part 1 of 8\n", "compiling part 8 of 8\n", "ended with code 0\n"],
+        _ => &["timed out: true", "held reach the network", "Reaped in "],
+    }
+}
+
 /// The sessions of a state directory.
 fn sessions(state: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(state) else { return Vec::new() };
@@ -57,7 +70,14 @@ fn whatever_comes_of_it_the_sandbox_is_reaped() {
     for name in ["attach", "folder", "live_output", "quickstart"] {
         let program = place.path().join(name);
         fs::copy(built(name), &program).unwrap();
-        assert!(run(&program, user, Stdio::null()).success(), "{name}");
+        let (mut output, input) = std::io::pipe().unwrap();
+        // What they say fits into a pipe.
+        assert!(run(&program, user, input.into()).success(), "{name}");
+        let mut said = String::new();
+        output.read_to_string(&mut said).unwrap();
+        for wanted in says(name) {
+            assert!(said.contains(wanted), "{name} does not say {wanted:?}: {said}");
+        }
         let full = File::options().write(true).open("/dev/full").unwrap();
         assert!(!run(&program, user, full.into()).success(), "{name} did not notice that its output was lost");
         assert_eq!(sessions(&state), before, "what {name} left");

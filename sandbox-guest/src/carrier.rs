@@ -16,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 /// # Contract
 ///
 /// - Every [`open`](Self::open) starts a shell of its own, inside the sandbox this carrier was made for and never in a later one.
+/// - The shell ignores no signal at its start: what it ignores then, so does every command in it, whoever sends the signal.
 /// - Bytes arrive in order and unchanged; what was read before the end of a stream was really sent.
 /// - Dropping all parts of a [`CarrierStream`] closes the connection. The shell need not die of it.
 /// - `open` fails as `NotFound` once the sandbox is gone, with the cause of death where it is known.

@@ -353,6 +353,26 @@ async fn dropped_at_any_moment_it_leaves_nothing_beside_the_targets() {
         let work = guest.write_many(FileBatch::new(files));
         let _ = tokio::time::timeout(std::time::Duration::from_millis(millis), work).await;
     }
+    // Also while something waits beside the targets for sure, however slow the machine is.
+    for millis in [0, 0, 1, 2, 4, 8] {
+        let files = (0..400).map(|i| file(&d.join(format!("seen {millis}/{}/{i}", i % 3)), filler(9000)));
+        let seen = async {
+            while residue(d).is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(millis)).await;
+        };
+        tokio::select! {
+            outcome = guest.write_many(FileBatch::new(files)) => outcome.unwrap(),
+            () = within(seen) => {}
+        }
+        within(async {
+            while !residue(d).is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
     // A shell that was let go of may be about to begin; once all of them have gone, nobody does.
     drop(guest);
     within(async {

@@ -205,6 +205,10 @@ async fn a_delivery_takes_as_few_tools_for_many_members_as_for_few() {
     for tool in ["cat", "chmod", "dd", "ln", "mkdir", "mv", "rm", "rmdir", "stat"] {
         plant(d, tool, &format!("echo {tool} >> {}; exec {tool} \"$@\"", log.display()));
     }
+    // By the time it gets its name, each has its mode.
+    let named =
+        format!("for f; do [[ $f == */.sbx-write-*/* ]] && stat -c %a \"$f\"; done >> {}", d.join("named").display());
+    plant(d, "mv", &format!("echo mv >> {}; {named}; exec mv \"$@\"", log.display()));
     // What waits beside the targets is nobody else's, whatever the umask.
     let look = format!("stat -c %a {}/many/*/.sbx-write-* >> {}", d.display(), d.join("modes").display());
     let tools = plant(d, "tar", &format!("echo tar >> {}; {look}; exec tar \"$@\"", log.display()));
@@ -231,13 +235,16 @@ async fn a_delivery_takes_as_few_tools_for_many_members_as_for_few() {
     assert_eq!((&taken[0], &taken[1]), (&taken[2], &taken[3]));
     let modes = std::fs::read_to_string(d.join("modes")).unwrap();
     assert!(modes.lines().count() == 16 && modes.lines().all(|bits| bits == "700"), "{modes}");
+    let named = std::fs::read_to_string(d.join("named")).unwrap();
+    assert!(named.lines().count() == 2 * (40 + 800) && named.lines().all(|bits| bits == "644"), "{named}");
 }
 
 #[tokio::test]
 async fn the_environment_decides_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let d = dir.path();
-    for tool in ["dd", "mv", "stat", "chmod", "mkdir", "tar", "rm", "cat"] {
+    let own = ["dd", "mv", "stat", "chmod", "mkdir", "tar", "rm", "cat"];
+    for tool in own.into_iter().chain(["basename", "dirname", "find", "ls", "readlink", "realpath", "test"]) {
         plant(d, tool, "echo planted; exit 0");
     }
     let leak = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
@@ -274,6 +281,9 @@ async fn the_environment_decides_nothing() {
             .unwrap();
         let error = write(&guest, Path::new("/proc/no"), b"x").await.unwrap_err();
         assert_eq!(error.reason(), Some("No such file or directory"), "{locale}");
+        for (below, kind) in [(path.clone(), ErrorKind::NotDirectory), (d.join("none"), ErrorKind::FileNotFound)] {
+            assert_eq!(read(&guest, &below.join("deep/er")).await.unwrap_err().kind(), kind, "{locale}");
+        }
         assert_eq!(residue(d), Vec::<PathBuf>::new());
     }
 }

@@ -196,6 +196,7 @@ mod tests {
             let json = serde_json::to_string(&path).unwrap();
             assert_eq!(serde_json::from_str::<SandboxPath>(&json).unwrap(), path, "{json}");
         }
+        assert_eq!(SandboxPath::new([b"/".as_slice(), &[b'a'; 4094]].concat()).unwrap().as_bytes().len(), 4095);
     }
 
     #[test]

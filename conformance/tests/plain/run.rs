@@ -87,7 +87,9 @@ fn start(
     check_workdir(init, workdir)?;
     let mut wdns = std::ffi::OsString::from("--wdns=");
     wdns.push(std::ffi::OsStr::from_bytes(workdir.as_bytes()));
-    let mut nsenter = tokio::process::Command::new("/usr/bin/nsenter");
+    // A shell that runs tests in the background ignores SIGINT, and so would they and all that they start.
+    let mut nsenter = tokio::process::Command::new("/usr/bin/env");
+    nsenter.args(["--default-signal", "/usr/bin/nsenter"]);
     nsenter.args(["--target", &init.to_string(), "--user", "--preserve-credentials", "--mount", "--pid"]).arg(wdns);
     if super::cut_off(spec) {
         nsenter.arg("--net");

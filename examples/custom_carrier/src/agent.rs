@@ -43,8 +43,8 @@ async fn serve(socket: net::UnixStream) -> Result<()> {
     set_no_new_privs(true)?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
-    let mut shell = Command::new("/usr/bin/setsid");
-    shell.args(["/bin/bash", "--norc", "--noprofile", "-p"]).env_clear();
+    let mut shell = Command::new("/usr/bin/env");
+    shell.args(["--default-signal", "/usr/bin/setsid", "/bin/bash", "--norc", "--noprofile", "-p"]).env_clear();
     shell.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/workspace");
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let pipe = || Error::other("a pipe to the shell is missing");

@@ -111,7 +111,9 @@ impl Carrier for Cell {
         if !is_locked(&self.init) {
             return Err(Error::new(ErrorKind::NotFound).with_death(Death::Deleted));
         }
-        let mut enter = Command::new("/usr/bin/nsenter");
+        // Whatever this program ignores, the tenant does not.
+        let mut enter = Command::new("/usr/bin/env");
+        enter.args(["--default-signal", "/usr/bin/nsenter"]);
         enter.args(["--target", &self.pid, "--user", "--preserve-credentials", "--mount", "--pid", "--no-fork", "--"]);
         // `setsid` waits for the shell from outside: a tenant who could stop it would keep the namespace from ending.
         enter.args(["/usr/bin/setsid", "--fork", "--wait", "/bin/bash", "--norc", "--noprofile", "-p"]);

@@ -11,6 +11,7 @@
 pub mod exec;
 pub mod files;
 pub mod shell;
+pub mod userland;
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
