@@ -111,8 +111,8 @@
 //! off the runtime, and the slot stays held until such work has ended if a clone of the [`SlotGuard`] is moved into it, as [`SlotStore`]
 //! does. What was started comes up again with the host: `start` says so to whatever starts things there, and `stop` takes it back. Where that is
 //! your own program, [`SlotStore::lifecycle`] has kept it, and [`SlotStore::comes_up`] tells at boot. Validate the spec first, give every grant a
-//! place in the [`PrepareReport`], ask [`mounts_below`] before a tree is removed, and say with [`Error::with_effect`] when
-//! something was changed before a failure.
+//! place in the [`PrepareReport`], ask [`mounts_below`] before a tree is removed, call [`Supervisor::forget`] before [`SlotStore::remove`], and say with
+//! [`Error::with_effect`] when something was changed before a failure.
 //!
 //! **5. Write the calls that look**: `status`, `exec`, `exec_stream`, `logs`. They run under [`OpCtx::bound`] and take no
 //! lock. `exec` begins with [`ExecSpec::validate`], which [`HostCommand::of`] does; a non-zero exit is a value. A journal is a command given

@@ -297,7 +297,8 @@ impl SlotStore {
             for suffix in ["up", "json", "changing"] {
                 own.remove(&NodePath::new(format!("/{slot}.{suffix}"))?)?;
             }
-            self.clear(&own, slot, stop)
+            self.clear(&own, slot, stop)?;
+            sweep(&own)
         };
         remove().map_err(|error| error.with_effect(Effect::Partial))
     }
@@ -316,6 +317,18 @@ impl SlotStore {
         self.unmounted(slot)?;
         own.remove_tree_until(&NodePath::new(format!("/{slot}"))?, stop)
     }
+}
+
+/// Removes the files that a process was killed over while it wrote them: those of a process that is no more.
+fn sweep(own: &NodeFs) -> Result<()> {
+    for name in own.read_dir(&NodePath::root(), 100_000)? {
+        let writer =
+            name.to_str().and_then(|name| name.strip_prefix(".#isolation.")?.split('.').next()?.parse::<u32>().ok());
+        if writer.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            own.remove(&NodePath::root().join(&name)?)?;
+        }
+    }
+    Ok(())
 }
 
 async fn look_for(path: PathBuf) -> Result<bool> {

@@ -17,6 +17,7 @@ use super::super::{Caps, Fault, Footprint, Harness};
 
 type Hook<A, R> = Arc<dyn Fn(Inner, OpCtx, A) -> BoxFuture<'static, Result<R>> + Send + Sync>;
 type Ask<R> = Arc<dyn Fn(&Inner) -> R + Send + Sync>;
+type Change = Arc<dyn Fn(&mut Caps) + Send + Sync>;
 type Root = Arc<dyn NodeRoot>;
 
 /// What a hook works with: the honest backend, and a place for what it remembers.
@@ -104,7 +105,7 @@ pub struct Hooks {
     exec: Option<Hook<(SlotName, ExecSpec), ExecOutput>>,
     exec_stream: Option<Hook<(SlotName, ExecSpec), ExecStream>>,
     logs: Option<Hook<(SlotName, LogOptions), LogStream>>,
-    caps: Option<Arc<dyn Fn(&mut Caps) + Send + Sync>>,
+    caps: Option<Change>,
 }
 
 impl fmt::Debug for Hooks {
