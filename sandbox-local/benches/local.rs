@@ -103,6 +103,8 @@ fn through(program: &str, args: &[&str], bytes: &[u8]) {
 struct Bench {
     runtime: tokio::runtime::Runtime,
     provider: LocalProvider,
+    /// Where the sandboxes' files are.
+    place: tempfile::TempDir,
 }
 
 impl Bench {
@@ -214,6 +216,17 @@ fn rows(bench: &Bench) -> Vec<Row> {
         theirs: median(&cat),
         aim: Some(2.0),
     });
+    // What any write has to do besides: into a file of the same file system, beside the target, and onto it.
+    let place = bench.place.path().to_str().unwrap();
+    let script = "cat > \"$0/new\" && mv -fT \"$0/new\" \"$0/file\"";
+    let file = times(5, || through("bash", &["-c", script, place], &bytes));
+    rows.push(Row {
+        what: "write 64 MiB",
+        ours: median(&write),
+        peer: "cat through a pipe into a file, and mv",
+        theirs: median(&file),
+        aim: None,
+    });
     rows.push(Row {
         what: "read 64 MiB",
         ours: median(&read),
@@ -281,7 +294,7 @@ fn main() {
         let _context = runtime.enter();
         LocalProvider::new(config).unwrap()
     };
-    let bench = Bench { runtime, provider };
+    let bench = Bench { runtime, provider, place: state };
     idle_cost(&bench);
     let rows = rows(&bench);
     println!("\n| work | ours | peer | peer's | ours / peer's | aim |\n|---|---|---|---|---|---|");

@@ -374,6 +374,11 @@ async fn sizes_by_extension_count_and_never_hide_an_entry() {
     let here = place();
     download(tar.file("top/z", "z").end(), here.path(), DownloadOptions::default()).await.unwrap();
     assert_eq!(std::fs::read(here.path().join("out/x")).unwrap(), hidden);
+    let mut tar = Tar::default().dir("top").pax(&[("size", b"512")]).raw(&header, b"");
+    tar.0.extend_from_slice(&hidden);
+    let few = DownloadOptions::default().with_limits(Limits::default().with_file_bytes(511));
+    let error = download(tar.end(), place().path(), few).await.unwrap_err();
+    assert_eq!(bound(&error), Bound::FileBytes);
     // The other way round: it is an entry, and refused as one.
     let header = Tar::header(EntryType::Regular, b"top/x", 512, 0o644);
     let mut tar = Tar::default().dir("top").pax(&[("size", b"0")]).raw(&header, b"");

@@ -106,3 +106,36 @@ async fn a_link_that_replaces_a_directory_or_a_file_is_never_sent() {
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert!(files > 0);
 }
+
+/// The same without luck: whatever is looked at has become a link by the time it is opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_replaces_what_was_looked_at_is_never_sent() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, outside) = (place.path().join("from"), place.path().join("outside"));
+    for dir in [from.join("d"), outside.clone()] {
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("x"), if dir == outside { "secret" } else { "mine" }).unwrap();
+    }
+    std::fs::write(from.join("f"), "mine").unwrap();
+    std::fs::write(from.join("kept"), "mine").unwrap();
+    let fd = open(&from);
+    let options = UploadOptions::default().with_filter(move |item| {
+        let to = match item.path.to_str() {
+            Some("d") => "../outside",
+            Some("f") => "../outside/x",
+            _ => return true,
+        };
+        rustix::fs::symlinkat(to, &fd, "link").unwrap();
+        renameat_with(&fd, "link", &fd, item.path, RenameFlags::EXCHANGE).unwrap();
+        renameat_with(&fd, "link", &fd, item.path.with_extension("was"), RenameFlags::NOREPLACE).unwrap();
+        true
+    });
+    let into = place.path().join("into");
+    let path = SandboxPath::new(into.to_str().unwrap()).unwrap();
+    let report = HostSandbox::new().upload_dir(&from, &path, options).await.unwrap();
+    let arrived = tree(&into);
+    assert!(arrived.iter().all(|(_, (kind, _, content))| *kind != 'l' && content != b"secret"), "{arrived:?}");
+    let changed = report.left_out.iter().filter(|refused| refused.rule == Rule::Changed);
+    assert_eq!(changed.count(), 2, "{:?}", report.left_out);
+    assert!(into.join("kept").exists());
+}

@@ -313,7 +313,11 @@ fn orphans_are_reaped(bed: &Bed) {
 fn signals_stay_inside(bed: &Bed) {
     bed.with(&spec("a"), |s| async move {
         // Neither a signal to the own group nor one to all reaches anybody outside, or the first process.
-        for text in ["kill -TERM 0", "setsid kill -KILL 0", "kill -KILL -1", "kill -KILL 1", "kill -STOP 1"] {
+        // Nor does what the shell is made to do, in whose group no command is.
+        let shell = "printf '12\\nkill -KILL 0' > /proc/$PPID/fd/0";
+        let own = ["kill -TERM 0", "setsid kill -KILL 0", "kill -KILL -1", "kill -KILL 1", "kill -STOP 1"];
+        // It reads that between its commands: the last one here meets a shell that is about to go.
+        for text in own.into_iter().chain([shell, "true"]) {
             let _ = s.exec(sandbox::ExecRequest::shell(text)).await;
         }
         assert_eq!(ok(&s, "echo here").await, "here\n");
