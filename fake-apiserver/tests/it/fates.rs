@@ -43,6 +43,19 @@ async fn each_fate_shows_in_the_status() {
     assert_eq!((&unknown["phase"], ready(&unknown)), (&json!("Unknown"), "False"));
     let not_ready = status_after(Fate::NotReady).await;
     assert_eq!((&not_ready["phase"], ready(&not_ready)), (&json!("Running"), "False"));
+    // Only the one condition says so.
+    let unheard = status_after(Fate::Unheard).await;
+    assert_eq!((&unheard["phase"], ready(&unheard)), (&json!("Running"), "False"));
+    assert_eq!(unheard["containerStatuses"][0]["ready"], true);
+    let of = |kind: &str| unheard["conditions"].as_array().unwrap().iter().find(|c| c["type"] == kind).unwrap().clone();
+    assert_eq!((of("ContainersReady")["status"].as_str(), of("Ready").get("reason")), (Some("True"), None));
+    let deaf = status_after(Fate::Deaf { container: main(), seconds: 60 }).await;
+    let container = &deaf["containerStatuses"][0];
+    assert_eq!((&container["started"], &container["restartCount"]), (&json!(false), &json!(1)));
+    assert!(
+        container["state"]["running"].is_object() && container["lastState"]["terminated"].is_object(),
+        "{container}"
+    );
     let nowhere = status_after(Fate::Unschedulable("0/1 nodes are available".to_owned())).await;
     assert_eq!(nowhere["conditions"][0]["reason"], "Unschedulable");
     assert_eq!(nowhere["conditions"][0]["message"], "0/1 nodes are available");
@@ -98,13 +111,15 @@ async fn a_pod_led_by_hand_still_goes_when_asked() {
 
 #[tokio::test]
 async fn a_pod_that_nobody_hears_from_stays_when_asked_to_go() {
-    let (api, pods) = with_pod().await;
-    api.set_fate("ns", "a", Fate::Unknown).await;
-    pods.delete("a", &DeleteParams::default()).await.unwrap();
-    crate::support::add(&api, &pods, "b").await;
-    assert_eq!(api.pod_names("ns"), ["a", "b"]);
-    api.give_back("ns", "a");
-    api.until_pod("ns", "a", |pod| pod.is_none()).await;
+    for fate in [Fate::Unknown, Fate::Unheard] {
+        let (api, pods) = with_pod().await;
+        api.set_fate("ns", "a", fate).await;
+        pods.delete("a", &DeleteParams::default()).await.unwrap();
+        crate::support::add(&api, &pods, "b").await;
+        assert_eq!(api.pod_names("ns"), ["a", "b"]);
+        api.give_back("ns", "a");
+        api.until_pod("ns", "a", |pod| pod.is_none()).await;
+    }
 }
 
 #[tokio::test]

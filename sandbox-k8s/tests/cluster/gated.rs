@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         bed_trial("gated::shape_changes", shape_changes),
         bed_trial("gated::token_not_recorded", token_not_recorded),
         bed_trial("gated::token_forgotten", token_forgotten),
+        bed_trial("gated::never_listens", never_listens),
         bed_trial("gated::racers", racers),
         bed_trial("gated::revoked_before_a_reap", revoked_before_a_reap),
         bed_trial("gated::revoked_without_a_successor", revoked_without_a_successor),
@@ -241,6 +242,29 @@ async fn token_forgotten(bed: Bed) -> Outcome {
     provider.provision(&spec).await?;
     equal("the next one", plane.asked(), vec!["generate", "persist"])?;
     reap(&provider, &spec.session).await
+}
+
+/// A gate that runs and never listens, whose provision was given up: the kubelet starts it anew after a minute, and whoever finds it then
+/// knows.
+async fn never_listens(bed: Bed) -> Outcome {
+    let Gated { plane, provider, mut spec } = open(&bed).await?;
+    let closed = TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port();
+    // It asks its control plane again and again, and nobody answers.
+    spec.gate = Some(GateSpec::new("testbed.local/gate:1", format!("http://127.0.0.1:{closed}")));
+    let given_up = tokio::time::timeout(Duration::from_secs(5), provider.provision(&spec)).await;
+    holds("it does not start", given_up.is_err(), &given_up)?;
+    let uid = bed.uid(&spec.session).await?;
+    equal("its token is recorded", plane.asked(), vec!["generate", "persist"])?;
+    let begun = std::time::Instant::now();
+    let finds = bed.provider_with(|config| config.ready_timeout = Duration::from_secs(150))?;
+    let finds = finds.with_gates(Arc::<Plane>::clone(&plane), Arc::<Plane>::clone(&plane));
+    let error = fails("a provision that finds it", finds.provision(&spec).await)?;
+    holds("why", error.reason().is_some_and(|why| why.contains("the gate did not listen in")), &error)?;
+    equal("its kind", error.kind(), ErrorKind::Unavailable)?;
+    let took = begun.elapsed().as_secs();
+    holds("after its minute, and not at the end of all patience", (40..120).contains(&took), took)?;
+    holds("it is removed, whoever made it", uid.is_some() && bed.uid(&spec.session).await?.is_none(), &uid)?;
+    equal("what was asked", plane.asked(), vec!["revoke"])
 }
 
 async fn racers(bed: Bed) -> Outcome {

@@ -6,14 +6,14 @@ use std::time::Duration;
 use fake_apiserver::{Fate, Gate, On, Rule, Step, Verb};
 use futures::{FutureExt, StreamExt, stream};
 use sandbox::{
-    Body, Death, Effect, Error, ErrorKind, FileBatch, FileWrite, Provider, Sandbox, SandboxPath, SessionId,
-    SpawnRequest, Spec,
+    Body, Death, Effect, Error, ErrorKind, ExecRequest, FileBatch, FileWrite, Provider, Sandbox, SandboxPath,
+    SessionId, SpawnRequest, Spec,
 };
 use sandbox_k8s::K8sProvider;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::bed::{Bed, NAMESPACE, exec, fails, name, side_by_side, text, within, works};
+use crate::bed::{Bed, NAMESPACE, exec, fails, name, side_by_side, within, works};
 
 /// More than lies between a sandbox and whoever reads from it.
 const LARGE: usize = 24 << 20;
@@ -141,7 +141,7 @@ impl Scene {
         let (arrive, mut arrived) = tokio::sync::mpsc::channel::<()>(8);
         let begun = self.bed.file("begun");
         let (sandbox, command) = (Arc::clone(&self.sandbox), format!("touch {}; exec sleep 300", begun.display()));
-        let running = tokio::spawn(async move { sandbox.exec(text(&command)).await.map(drop) });
+        let running = tokio::spawn(async move { sandbox.exec(ExecRequest::shell(command)).await.map(drop) });
 
         let mut process = self.sandbox.spawn(SpawnRequest::shell("echo x; exec sleep 300")).await.unwrap();
         assert_eq!(process.stdout.next().await.unwrap().unwrap(), "x\n");
