@@ -34,7 +34,7 @@ pub struct LocalConfig {
     /// process or several; whoever has another one knows nothing of them. It belongs to the caller, with mode 0700, and is made
     /// if need be.
     pub state_dir: PathBuf,
-    /// How long making a sandbox may take.
+    /// How long making a sandbox may take. As every time here, at most a day, and all but `lock_timeout` more than 0.
     pub start_timeout: Duration,
     /// How long ending and removing a sandbox may take.
     pub stop_timeout: Duration,
@@ -96,6 +96,9 @@ impl Default for LocalConfig {
     }
 }
 
+/// No wait is longer than this.
+const MOST: Duration = Duration::from_secs(24 * 3600);
+
 /// How many kernel users the sandboxes of root are spread over.
 pub(crate) const USERS: u32 = 65_536;
 
@@ -131,9 +134,12 @@ impl LocalConfig {
             ("begin_timeout", self.begin_timeout),
             ("inactivity", self.inactivity),
         ] {
-            if value.is_zero() {
-                return refuse(format!("{name} of 0: it must be longer, or nothing would ever be in time"));
+            if value.is_zero() || value > MOST {
+                return refuse(format!("{name} {value:?}: more than 0 and at most a day"));
             }
+        }
+        if self.lock_timeout > MOST {
+            return refuse(format!("lock_timeout {:?}: at most a day", self.lock_timeout));
         }
         for tree in &self.show {
             if let Err(rule) = self.may_show(tree) {

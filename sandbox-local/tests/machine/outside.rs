@@ -227,7 +227,6 @@ fn configurations_that_cannot_be(bed: &Bed) {
     let root = rustix::process::geteuid().is_root();
     let config = || bed.config();
     let at = |path: &Path| bed.config().with_state_dir(path);
-    let zero = Duration::ZERO;
     let mut table = vec![
         (at(&file), format!("state_dir {}: it is a file where a directory must be", file.display())),
         (at(Path::new("relative")), "state_dir relative: it must be an absolute path".to_owned()),
@@ -246,11 +245,26 @@ fn configurations_that_cannot_be(bed: &Bed) {
             config().with_cgroup(Cgroup::At("/tmp".into())),
             "cgroup /tmp: it must be in a control group hierarchy".to_owned(),
         ),
-        (config().with_begin_timeout(zero), "begin_timeout of 0: it must be longer".to_owned()),
-        (config().with_inactivity(zero), "inactivity of 0: it must be longer".to_owned()),
-        (config().with_start_timeout(zero), "start_timeout of 0: it must be longer".to_owned()),
-        (config().with_stop_timeout(zero), "stop_timeout of 0: it must be longer".to_owned()),
     ];
+    // Also from a file: there is no other way in than the constructor.
+    let of_file = |config: LocalConfig| serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+    let day = Duration::from_secs(24 * 3600);
+    for (name, with) in [
+        ("begin_timeout", LocalConfig::with_begin_timeout as fn(LocalConfig, Duration) -> LocalConfig),
+        ("inactivity", LocalConfig::with_inactivity),
+        ("start_timeout", LocalConfig::with_start_timeout),
+        ("stop_timeout", LocalConfig::with_stop_timeout),
+    ] {
+        for time in [Duration::ZERO, day + Duration::from_nanos(1), Duration::MAX] {
+            table.push((of_file(with(config(), time)), format!("{name} {time:?}: more than 0 and at most a day")));
+        }
+        LocalProvider::new(with(config(), day)).unwrap();
+    }
+    table.push((
+        of_file(config().with_lock_timeout(Duration::MAX)),
+        format!("lock_timeout {:?}: at most a day", Duration::MAX),
+    ));
+    LocalProvider::new(config().with_lock_timeout(day)).unwrap();
     if root {
         std::os::unix::fs::chown(&file, Some(54_321), None).unwrap();
         fs::create_dir(place.join("others")).unwrap();
