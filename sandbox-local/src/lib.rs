@@ -80,6 +80,7 @@ mod life;
 mod live;
 mod local;
 mod make;
+mod modes;
 mod parse;
 mod plan;
 mod probe;

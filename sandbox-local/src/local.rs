@@ -202,24 +202,25 @@ impl Provider for Local {
         let host = Arc::clone(&self.host);
         let sessions = blocking(move || host.store.sessions()).await?;
         let host = Arc::clone(&self.host);
-        let pages = stream::try_unfold(Some(sessions), move |sessions| {
+        let pages = stream::try_unfold(Some((sessions, None)), move |sessions| {
             let host = Arc::clone(&host);
             async move {
-                let Some(mut sessions) = sessions else { return Ok::<_, Error>(None) };
+                let Some((mut sessions, mut failure)) = sessions else { return Ok::<_, Error>(None) };
                 let page = move || {
                     let (mut page, mut read) = (Vec::new(), 0);
                     for name in sessions.by_ref().take(PAGE) {
                         read += 1;
                         match name.and_then(|session| host.describe(session)) {
                             Ok(owned) => page.extend(owned.map(Ok)),
-                            // The last item.
-                            Err(e) => {
-                                page.push(Err(e));
-                                return Ok((stream::iter(page), None));
-                            }
+                            // One that cannot be looked at hides no other: it is told at the end.
+                            Err(e) => failure = failure.or(Some(e)),
                         }
                     }
-                    Ok((stream::iter(page), (read == PAGE).then_some(sessions)))
+                    if read == PAGE {
+                        return Ok((stream::iter(page), Some((sessions, failure))));
+                    }
+                    page.extend(failure.map(Err));
+                    Ok((stream::iter(page), None))
                 };
                 blocking(page).await.map(Some)
             }

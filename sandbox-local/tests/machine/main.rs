@@ -25,6 +25,8 @@ mod records;
 mod refused;
 #[cfg(target_os = "linux")]
 mod trash;
+#[cfg(target_os = "linux")]
+mod umask;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
@@ -38,7 +40,8 @@ fn main() -> std::process::ExitCode {
             records::TRIALS,
             refused::TRIALS,
             trash::TRIALS,
+            umask::TRIALS,
         ],
-        &[inside::PARTS, ends::PARTS, outside::PARTS],
+        &[inside::PARTS, ends::PARTS, outside::PARTS, umask::PARTS],
     )
 }
