@@ -146,23 +146,29 @@ impl LocalConfig {
                 return refuse(format!("show {}: {rule}", tree.display()));
             }
         }
+        let first = self.first_uid;
+        if is_root && (first == 0 || first.checked_add(USERS).is_none()) {
+            return refuse(format!("first_uid {first}: it must be above 0 and leave room for {USERS} users"));
+        }
+        Ok(())
+    }
+
+    /// Refuses users that there are not.
+    pub(crate) fn check_users(&self, is_root: bool) -> Result<(), Error> {
+        let first = self.first_uid;
         if !is_root {
             return Ok(());
-        }
-        let first = self.first_uid;
-        if first == 0 || first.checked_add(USERS).is_none() {
-            return refuse(format!("first_uid {first}: it must be above 0 and leave room for {USERS} users"));
         }
         for (map, who) in [("uid_map", "users"), ("gid_map", "groups")] {
             let text = fs::read_to_string(format!("/proc/self/{map}")).unwrap_or_default();
             if !ident::is_mapped(&text, first, USERS) {
                 let has: Vec<String> =
                     text.lines().map(|l| l.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).collect();
-                return refuse(format!(
+                return Err(Error::new(ErrorKind::InvalidSpec).because(format!(
                     "first_uid {first}: the {USERS} {who} from there on do not exist in this user namespace (its {map} is {}): \
                      choose a range that does, or run outside of it or as another user than root",
                     has.join(", ")
-                ));
+                )));
             }
         }
         Ok(())
