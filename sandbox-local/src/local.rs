@@ -115,20 +115,23 @@ impl Local {
         self.wait_for(parent);
         let live = self.handle(record.clone())?;
         let (host, handle) = (Arc::clone(&self.host), runtime()?);
-        let at_once = unfinished.may_warm_up();
+        let (at_once, foreign) = (unfinished.may_warm_up(), unfinished.is_foreign());
         // The session stays locked to the end.
         let finish = blocking(move || {
             let outcome = host.finish(&handle, &guard, record, unfinished);
             Ok((guard, outcome))
         });
         let (guard, outcome) = if at_once {
-            let (finished, warm) = tokio::join!(finish, live.guest.warm_up());
+            let (finished, warm) = tokio::join!(finish, live.warm_up());
             let (guard, outcome) = finished?;
             (guard, outcome.and(warm))
         } else {
             let (guard, outcome) = finish.await?;
             match outcome {
-                Ok(()) => (guard, live.guest.warm_up().await.map_err(|e| not_a_shell(&spec.image, e))),
+                Ok(()) => {
+                    let warm = live.warm_up().await;
+                    (guard, if foreign { warm.map_err(|e| not_a_shell(&spec.image, e)) } else { warm })
+                }
                 failed => (guard, failed),
             }
         };
