@@ -6,7 +6,7 @@
 mod common;
 
 use common::{Tar, serving, session, tree};
-use rustix::fs::Mode;
+use rustix::fs::{Mode, RawMode};
 use sandbox::{Effect, SandboxPath};
 use sandbox_transfer::{DownloadOptions, ProviderTransferExt};
 
@@ -15,9 +15,9 @@ async fn a_umask_leaves_a_directory_to_its_owner_and_nothing_beside_it() {
     let archive = Tar::default().dir("top").dir("top/d").dir("top/d/e").file("top/d/e/f", "x");
     let root = SandboxPath::new("/work/top").unwrap();
     let before = rustix::process::umask(Mode::empty());
-    for umask in [0o022, 0o077, 0o177, 0o277, 0o477, 0o777] {
+    for umask in [0o022u32, 0o077, 0o177, 0o277, 0o477, 0o777] {
         let place = tempfile::tempdir().unwrap();
-        rustix::process::umask(Mode::from_raw_mode(umask));
+        rustix::process::umask(Mode::from_raw_mode(umask as RawMode));
         for in_place in [false, true] {
             let mut options = DownloadOptions::default();
             if in_place {
@@ -30,7 +30,7 @@ async fn a_umask_leaves_a_directory_to_its_owner_and_nothing_beside_it() {
             // Readable to whoever runs this as well.
             std::fs::set_permissions(out.join("d/e/f"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
             let modes: Vec<_> = tree(&out).into_iter().map(|(name, (_, mode, _))| (name, mode)).collect();
-            let directory = 0o755 & !umask as u32 | 0o700;
+            let directory = 0o755 & !umask | 0o700;
             let all = [(b"d".to_vec(), directory), (b"d/e".to_vec(), directory), (b"d/e/f".to_vec(), 0o600)];
             assert_eq!(modes, all, "{umask:o} {in_place}");
         }
