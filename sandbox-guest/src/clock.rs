@@ -6,6 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::control::Who;
+use crate::patience::after;
 
 /// The exit code of `SIGKILL`: evidence of a kill, never proof.
 pub(crate) const KILLED: i32 = 137;
@@ -31,17 +32,17 @@ pub(crate) struct LimitClock {
 
 impl LimitClock {
     pub(crate) fn new(begun: Instant, limit: Option<Duration>, grace: Duration) -> Self {
-        let at = limit.map(|limit| begun + limit);
-        let kill = at.map(|at| at + grace);
+        let at = limit.map(|limit| after(begun, limit));
+        let kill = at.map(|at| after(at, grace));
         let slop = limit.map_or(SLOP, |limit| SLOP.min(limit / 2));
         Self {
             terminate: at.filter(|_| !grace.is_zero()),
             kill,
-            give_up: kill.map(|at| at + slop),
+            give_up: kill.map(|at| after(at, slop)),
             answer: None,
             signalled: false,
             alive_at_limit: false,
-            late: at.map(|at| at + slop),
+            late: at.map(|at| after(at, slop)),
             ended: None,
         }
     }

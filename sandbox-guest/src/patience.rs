@@ -2,6 +2,16 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
+/// What no clock can tell is as good as never: thirty years.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// The moment that is `wait` after `since`, however long that is: a configuration of a carrier's own is bounded by nobody.
+pub(crate) fn after(since: Instant, wait: Duration) -> Instant {
+    since.checked_add(wait).unwrap_or_else(|| since + NEVER)
+}
+
 /// The slowest that content may move, in bytes a second, on top of the time that is allowed without any: somebody inside who lets a
 /// byte through now and then does not hold a caller for ever.
 const SLOWEST: u64 = 16 << 10;
@@ -38,6 +48,17 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn no_wait_is_too_long_for_a_moment() {
+        let now = Instant::now();
+        assert_eq!(after(now, SECOND), now + SECOND);
+        for wait in [Duration::MAX, Duration::from_secs(u64::MAX / 2)] {
+            assert!(after(now, wait) > now + NEVER / 2, "{wait:?}");
+            // As a second one on top of it, too.
+            assert!(after(after(now, wait), wait) > now + NEVER / 2, "{wait:?}");
+        }
+    }
 
     #[test]
     fn silence_ends_it_and_so_does_a_trickle() {

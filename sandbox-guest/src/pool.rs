@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::Carrier;
 use crate::config::GuestConfig;
 use crate::opening::Opening;
+use crate::patience::after;
 use crate::stream::{Stream, late};
 
 /// What opening a stream needs.
@@ -105,7 +106,7 @@ impl Pool {
             permit = Arc::clone(&self.operations).acquire_owned() => permit,
         };
         let permit = permit.map_err(|_| Error::new(ErrorKind::Other).because("the pool is closed"))?;
-        Ok(Turn { place: Arc::new(permit), deadline: Instant::now() + patience })
+        Ok(Turn { place: Arc::new(permit), deadline: after(Instant::now(), patience) })
     }
 
     /// A healthy stream: an idle one, or the first that gets free or opens, by `deadline`.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::Bare;
 use common::files::*;
-use sandbox::{Body, Effect, ErrorKind, FileWrite};
+use sandbox::{Body, Effect, ErrorKind, ExecRequest, FileWrite};
 
 #[tokio::test]
 async fn round_trips_of_every_size() {
@@ -233,6 +233,22 @@ async fn dropped_half_way() {
     }
     assert_eq!((left, holders(&big)), (vec![], 0));
     assert_eq!(std::fs::read(d.join("file")).unwrap(), b"kept");
+}
+
+/// Whoever sets no bound by setting the longest time has none, and no panic.
+#[tokio::test]
+async fn no_time_is_too_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest_with(dir.path(), |mut c| {
+        (c.begin_timeout, c.inactivity, c.idle_close) = (Duration::MAX, Duration::MAX, Duration::MAX);
+        c
+    });
+    let path = dir.path().join("file");
+    let content = filler(1 << 20);
+    within(write(&guest, &path, &content)).await.unwrap();
+    assert!(within(read(&guest, &path)).await.unwrap() == content);
+    let said = within(guest.exec(ExecRequest::shell("echo said").with_limit(Duration::from_secs(60)))).await.unwrap();
+    assert_eq!(said.stdout.bytes, "said\n");
 }
 
 #[tokio::test]

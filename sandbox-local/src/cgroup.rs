@@ -10,6 +10,7 @@ use sandbox::{Error, ErrorKind};
 
 use crate::argv;
 use crate::config::Cgroup;
+use crate::modes;
 use crate::tools::Tools;
 
 /// Where the groups of the sandboxes are made, and what they can bound.
@@ -100,7 +101,7 @@ impl Groups {
     /// Makes them.
     pub(crate) fn make(&self, name: &str, bounds: Bounds) -> io::Result<()> {
         for path in self.paths(name, bounds) {
-            match fs::create_dir(&path) {
+            match modes::make_dir(&path, 0o755) {
                 Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
                 _ => {}
             }

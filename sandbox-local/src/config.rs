@@ -34,7 +34,7 @@ pub struct LocalConfig {
     /// process or several; whoever has another one knows nothing of them. It belongs to the caller, with mode 0700, and is made
     /// if need be.
     pub state_dir: PathBuf,
-    /// How long making a sandbox may take.
+    /// How long making a sandbox may take. As every time here, at most a day, and all but `lock_timeout` more than 0.
     pub start_timeout: Duration,
     /// How long ending and removing a sandbox may take.
     pub stop_timeout: Duration,
@@ -96,6 +96,9 @@ impl Default for LocalConfig {
     }
 }
 
+/// No wait is longer than this.
+const MOST: Duration = Duration::from_secs(24 * 3600);
+
 /// How many kernel users the sandboxes of root are spread over.
 pub(crate) const USERS: u32 = 65_536;
 
@@ -131,32 +134,41 @@ impl LocalConfig {
             ("begin_timeout", self.begin_timeout),
             ("inactivity", self.inactivity),
         ] {
-            if value.is_zero() {
-                return refuse(format!("{name} of 0: it must be longer, or nothing would ever be in time"));
+            if value.is_zero() || value > MOST {
+                return refuse(format!("{name} {value:?}: more than 0 and at most a day"));
             }
+        }
+        if self.lock_timeout > MOST {
+            return refuse(format!("lock_timeout {:?}: at most a day", self.lock_timeout));
         }
         for tree in &self.show {
             if let Err(rule) = self.may_show(tree) {
                 return refuse(format!("show {}: {rule}", tree.display()));
             }
         }
+        let first = self.first_uid;
+        if is_root && (first == 0 || first.checked_add(USERS).is_none()) {
+            return refuse(format!("first_uid {first}: it must be above 0 and leave room for {USERS} users"));
+        }
+        Ok(())
+    }
+
+    /// Refuses users that there are not.
+    pub(crate) fn check_users(&self, is_root: bool) -> Result<(), Error> {
+        let first = self.first_uid;
         if !is_root {
             return Ok(());
-        }
-        let first = self.first_uid;
-        if first == 0 || first.checked_add(USERS).is_none() {
-            return refuse(format!("first_uid {first}: it must be above 0 and leave room for {USERS} users"));
         }
         for (map, who) in [("uid_map", "users"), ("gid_map", "groups")] {
             let text = fs::read_to_string(format!("/proc/self/{map}")).unwrap_or_default();
             if !ident::is_mapped(&text, first, USERS) {
                 let has: Vec<String> =
                     text.lines().map(|l| l.split_ascii_whitespace().collect::<Vec<_>>().join(" ")).collect();
-                return refuse(format!(
+                return Err(Error::new(ErrorKind::InvalidSpec).because(format!(
                     "first_uid {first}: the {USERS} {who} from there on do not exist in this user namespace (its {map} is {}): \
                      choose a range that does, or run outside of it or as another user than root",
                     has.join(", ")
-                ));
+                )));
             }
         }
         Ok(())

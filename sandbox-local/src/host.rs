@@ -10,6 +10,8 @@ use crate::argv::Kernel;
 use crate::cgroup::Groups;
 use crate::config::{LocalConfig, USERS};
 use crate::error::io_error;
+use crate::ident;
+use crate::probe;
 use crate::record::Record;
 use crate::spawn::Spawner;
 use crate::store::Store;
@@ -34,7 +36,13 @@ impl Host {
     pub(crate) fn new(config: LocalConfig) -> Result<Self, Error> {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
         let is_root = is_kernel_root(uid).map_err(|e| io_error("cannot see who the caller is", e))?;
+        // Where no sandbox can be made at all, that comes before what would be wrong with the configuration.
+        let first = |error| match probe::certain((!is_root).then_some((uid, gid))) {
+            Some(cause) => cause.into_error(),
+            None => error,
+        };
         config.check(is_root)?;
+        config.check_users(is_root).map_err(first)?;
         let own = fs::read_link("/proc/self").ok().and_then(|link| link.to_str()?.parse::<u32>().ok());
         if own != Some(std::process::id()) {
             return Err(Error::new(ErrorKind::Unavailable).because(
@@ -42,7 +50,7 @@ impl Host {
             ));
         }
         let tools = Tools::find()?;
-        let store = Store::open(&config.state_dir, uid)?;
+        let store = Store::open(&config.state_dir, uid).map_err(first)?;
         let groups = Groups::find(&config.cgroup, is_root, &tools)?;
         Ok(Self { config, tools, store, groups, spawner: Spawner::new()?, uid, gid, is_root })
     }
@@ -67,7 +75,9 @@ impl Host {
     }
 }
 
-/// Whether `uid` is the user that the kernel's own files belong to, by whatever number it is known in this user namespace.
+/// Whether `uid` is the user that the kernel's own files belong to, by whatever number it is known in this user namespace. All who are
+/// not known there are shown by one number: then it is not.
 fn is_kernel_root(uid: u32) -> std::io::Result<bool> {
-    Ok(fs::metadata("/proc/sys/kernel/ostype")?.uid() == uid)
+    let owner = fs::metadata("/proc/sys/kernel/ostype")?.uid();
+    Ok(owner == uid && ident::is_mapped(&fs::read_to_string("/proc/self/uid_map")?, uid, 1))
 }

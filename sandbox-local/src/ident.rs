@@ -119,6 +119,12 @@ pub(crate) fn namespace(pid: i32, kind: &str) -> io::Result<Option<u64>> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("namespace link {}", link.display())))
 }
 
+/// How many processes that can be seen are in a namespace.
+pub(crate) fn count(kind: &str, inode: u64) -> u64 {
+    let is_in = |pid: &i32| namespace(*pid, kind).ok().flatten() == Some(inode);
+    processes().map_or(0, |all| all.filter(is_in).count() as u64)
+}
+
 /// The processes of this machine.
 pub(crate) fn processes() -> io::Result<impl Iterator<Item = i32>> {
     let names = fs::read_dir("/proc")?.filter_map(Result::ok).map(|e| e.file_name());

@@ -44,8 +44,9 @@
 //!
 //! # Bounds
 //!
-//! - Processes: always, for everything inside together. The shells that serve the caller count too: two for each command that runs at
-//!   once, and two more.
+//! - Processes: always, for everything inside together. What serves the caller counts too: two for each call that is under way, such
+//!   as a command, and five more. So the lowest bound is 8, with which one command of one process runs, and each further one at the same
+//!   time takes three: a lower bound that is required is refused as `Unsupported`, and a preferred one is 8.
 //! - Memory and processor time: through control groups, where there are any to be had ([`LocalConfig::cgroup`]). Delegated ones of version 2
 //!   (`Delegate=yes` and `DelegateSubgroup=` in a systemd unit), or as root those of version 1. Otherwise they are not claimed:
 //!   [`capabilities`](sandbox::Provider::capabilities) tells, and a required bound is refused.
@@ -80,6 +81,7 @@ mod life;
 mod live;
 mod local;
 mod make;
+mod modes;
 mod parse;
 mod plan;
 mod probe;

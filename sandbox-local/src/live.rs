@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sandbox::{
-    Env, Error, ExecRequest, ExecResult, FileBatch, FileWrite, Process, ReadStream, Recreated, Sandbox, SandboxPath,
-    SessionId, SpawnRequest,
+    Env, Error, ErrorKind, ExecRequest, ExecResult, FileBatch, FileWrite, Process, ReadStream, Recreated, Sandbox,
+    SandboxPath, SessionId, SpawnRequest,
 };
 use sandbox_guest::{Guest, GuestConfig};
 
@@ -14,6 +14,7 @@ use crate::carrier::LocalCarrier;
 use crate::host::Host;
 use crate::local::blocking;
 use crate::record::Record;
+use crate::{ident, spec};
 
 /// Where programs are found inside, unless the spec says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -24,6 +25,8 @@ pub(crate) struct Live {
     pub(crate) nonce: String,
     pub(crate) recreated: Option<Recreated>,
     pub(crate) guest: Guest,
+    /// The bound on its processes, and the namespace of those that count.
+    bound: Option<(u64, u64)>,
 }
 
 impl Live {
@@ -33,6 +36,8 @@ impl Live {
         for (name, value) in record.spec.env.iter() {
             env.set(name, value.clone())?;
         }
+        let inner = record.identity.as_ref().and_then(|identity| identity.namespaces.get("user").copied());
+        let bound = spec::processes(&record.spec.hardening).ok().flatten().zip(inner);
         let config = GuestConfig::new(record.spec.workdir)
             .with_env(env)
             .with_begin_timeout(host.config.begin_timeout)
@@ -43,7 +48,26 @@ impl Live {
             nonce: record.nonce,
             recreated: record.recreated,
             guest: Guest::new(Arc::new(carrier), config),
+            bound,
         })
+    }
+
+    /// As [`Guest::warm_up`].
+    pub(crate) async fn warm_up(&self) -> Result<(), Error> {
+        self.explain(self.guest.warm_up().await).await
+    }
+
+    /// Says of a call that did not begin when that was for want of processes.
+    async fn explain<T: Send>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        let (Some((bound, inner)), Err(error)) = (self.bound, &result) else { return result };
+        if !matches!(error.kind(), ErrorKind::Lost | ErrorKind::DeadlineExceeded | ErrorKind::Unavailable) {
+            return result;
+        }
+        let said = error.reason().unwrap_or_default().to_owned();
+        let full = said.contains("fork failed: Resource temporarily unavailable")
+            // Its first process has a parent outside, which counts.
+            || blocking(move || Ok(spec::is_full(bound, ident::count("user", inner) + 1))).await.unwrap_or(false);
+        if full { result.map_err(|e| e.because(spec::used_up(bound, &said))) } else { result }
     }
 }
 
@@ -68,23 +92,23 @@ impl Sandbox for Live {
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {
-        self.guest.exec(request).await
+        self.explain(self.guest.exec(request).await).await
     }
 
     async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
-        self.guest.spawn(request).await
+        self.explain(self.guest.spawn(request).await).await
     }
 
     async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {
-        self.guest.read(path, limit).await
+        self.explain(self.guest.read(path, limit).await).await
     }
 
     async fn write(&self, file: FileWrite<'_>) -> Result<(), Error> {
-        self.guest.write(file).await
+        self.explain(self.guest.write(file).await).await
     }
 
     async fn write_many(&self, files: FileBatch<'_>) -> Result<(), Error> {
-        self.guest.write_many(files).await
+        self.explain(self.guest.write_many(files).await).await
     }
 
     async fn destroy(&self) -> Result<(), Error> {

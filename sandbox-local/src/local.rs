@@ -115,20 +115,23 @@ impl Local {
         self.wait_for(parent);
         let live = self.handle(record.clone())?;
         let (host, handle) = (Arc::clone(&self.host), runtime()?);
-        let at_once = unfinished.may_warm_up();
+        let (at_once, foreign) = (unfinished.may_warm_up(), unfinished.is_foreign());
         // The session stays locked to the end.
         let finish = blocking(move || {
             let outcome = host.finish(&handle, &guard, record, unfinished);
             Ok((guard, outcome))
         });
         let (guard, outcome) = if at_once {
-            let (finished, warm) = tokio::join!(finish, live.guest.warm_up());
+            let (finished, warm) = tokio::join!(finish, live.warm_up());
             let (guard, outcome) = finished?;
             (guard, outcome.and(warm))
         } else {
             let (guard, outcome) = finish.await?;
             match outcome {
-                Ok(()) => (guard, live.guest.warm_up().await.map_err(|e| not_a_shell(&spec.image, e))),
+                Ok(()) => {
+                    let warm = live.warm_up().await;
+                    (guard, if foreign { warm.map_err(|e| not_a_shell(&spec.image, e)) } else { warm })
+                }
                 failed => (guard, failed),
             }
         };
@@ -202,24 +205,25 @@ impl Provider for Local {
         let host = Arc::clone(&self.host);
         let sessions = blocking(move || host.store.sessions()).await?;
         let host = Arc::clone(&self.host);
-        let pages = stream::try_unfold(Some(sessions), move |sessions| {
+        let pages = stream::try_unfold(Some((sessions, None)), move |sessions| {
             let host = Arc::clone(&host);
             async move {
-                let Some(mut sessions) = sessions else { return Ok::<_, Error>(None) };
+                let Some((mut sessions, mut failure)) = sessions else { return Ok::<_, Error>(None) };
                 let page = move || {
                     let (mut page, mut read) = (Vec::new(), 0);
                     for name in sessions.by_ref().take(PAGE) {
                         read += 1;
                         match name.and_then(|session| host.describe(session)) {
                             Ok(owned) => page.extend(owned.map(Ok)),
-                            // The last item.
-                            Err(e) => {
-                                page.push(Err(e));
-                                return Ok((stream::iter(page), None));
-                            }
+                            // One that cannot be looked at hides no other: it is told at the end.
+                            Err(e) => failure = failure.or(Some(e)),
                         }
                     }
-                    Ok((stream::iter(page), (read == PAGE).then_some(sessions)))
+                    if read == PAGE {
+                        return Ok((stream::iter(page), Some((sessions, failure))));
+                    }
+                    page.extend(failure.map(Err));
+                    Ok((stream::iter(page), None))
                 };
                 blocking(page).await.map(Some)
             }

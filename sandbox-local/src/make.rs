@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::life::{State, groups_of};
 use crate::record::{Phase, Record};
 use crate::share::Share;
-use crate::spec::inner_ids;
+use crate::spec::{inner_ids, processes};
 use crate::start::{self, Place, Program, Rest, Started};
 use crate::store::{self, Guard};
 use crate::wanted::{Wanted, no_shell};
@@ -44,13 +44,23 @@ pub(crate) struct Unfinished {
     kernel: Kernel,
     /// What lets go of the old root, if that does not happen by itself: then the root is foreign, and nothing of it may run before.
     detach: Option<Program>,
+    /// The bound on processes has room for shells beside those that make it.
+    roomy: bool,
     rest: Rest,
 }
+
+/// With fewer processes than this, those that make a sandbox and its first shells could be too many at once.
+const ROOMY: u64 = 16;
 
 impl Unfinished {
     /// Whether a shell may start meanwhile: one that is the machine's own.
     pub(crate) fn may_warm_up(&self) -> bool {
-        self.detach.is_none()
+        !self.is_foreign() && self.roomy
+    }
+
+    /// Whether its root is somebody else's.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.detach.is_some()
     }
 }
 
@@ -65,6 +75,7 @@ impl Host {
     ) -> Result<Provisioned, Error> {
         let stop = || Error::new(ErrorKind::DeadlineExceeded).because("whoever asked for it gave up");
         inner_ids(&spec.hardening)?;
+        processes(&spec.hardening)?;
         if let Some(record) = self.adopt(spec)? {
             return Ok(Provisioned { record, made: None });
         }
@@ -169,7 +180,7 @@ impl Host {
         let join = cgroup::join_files(&record.cgroups);
         let prelude = Prelude { inherited: inherited::look(), join: &join };
         let leaves = prelude.inherited.terminal;
-        let processes = spec.hardening.pids.value();
+        let processes = processes(&spec.hardening)?;
         let share = &if kernel.switch { Share::default() } else { Share::of_caller() };
         let start = Start { kernel, uid, gid, own_network, processes, foreign, share, prelude };
         let argv = argv::start(&self.tools, &start);
@@ -179,9 +190,10 @@ impl Host {
         let Started { identity, parent, rest } = start::start(&self.spawner, runtime, &place, &program, deadline)?;
         let enter = Enter { kernel, parent: identity.parent.pid, init: identity.init.pid, own_network, prelude };
         let detach = foreign.then(|| Program { argv: argv::detach(&self.tools, &enter), leaves });
+        let roomy = processes.is_none_or(|n| n >= ROOMY);
         record.identity = Some(identity);
         guard.write(&record)?;
-        Ok((record, parent, Unfinished { plan, kernel, detach, rest }))
+        Ok((record, parent, Unfinished { plan, kernel, detach, roomy, rest }))
     }
 
     /// Sees a sandbox that is being made through to its end.
@@ -192,7 +204,7 @@ impl Host {
         mut record: Record,
         unfinished: Unfinished,
     ) -> Result<(), Error> {
-        let Unfinished { plan, kernel, detach, rest } = unfinished;
+        let Unfinished { plan, kernel, detach, roomy: _, rest } = unfinished;
         let path = self.store.box_of(&record.spec.session, &record.nonce);
         let identity =
             record.identity.as_ref().ok_or_else(|| Error::new(ErrorKind::Other).because("it has no identity"))?;

@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 
 use crate::argv::{self, Kernel};
 use crate::error::io_error;
+use crate::ident;
 use crate::parse::status_field;
 use crate::spawn::Spawner;
 use crate::tools::Tools;
@@ -22,13 +23,16 @@ use crate::tools::Tools;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Forbidden {
-    /// A sysctl of the user namespaces, `user.max_*_namespaces`, is 0 here.
+    /// A sysctl of the user namespaces, `user.max_*_namespaces`, is too low here for any sandbox: each takes one of every kind, and two of
+    /// `user`.
     NamespaceLimit {
         /// The name of the sysctl.
         sysctl: String,
+        /// What it is.
+        limit: u64,
     },
-    /// The kernel has no room for another namespace, though no limit of this one is 0: user namespaces are nested too deep, or a limit
-    /// further up is used up.
+    /// The kernel has no room for another namespace, though no limit here is too low for one sandbox: user namespaces are nested too deep,
+    /// or a limit here or further up is used up.
     NamespacesUsedUp,
     /// `kernel.unprivileged_userns_clone` is 0.
     UnprivilegedCloneOff,
@@ -42,6 +46,11 @@ pub enum Forbidden {
     UnmappedUser {
         /// The user.
         uid: u32,
+    },
+    /// The caller's group is not mapped in this user namespace.
+    UnmappedGroup {
+        /// The group, by the number that all such are shown by.
+        gid: u32,
     },
     /// Something is mounted over parts of /proc, as in a container: the kernel then mounts no fresh one.
     ProcCovered,
@@ -59,9 +68,10 @@ pub enum Forbidden {
 impl fmt::Display for Forbidden {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NamespaceLimit { sysctl } => write!(f, "the sysctl {sysctl} is 0: set it higher"),
+            Self::NamespaceLimit { sysctl, limit } => write!(f, "the sysctl {sysctl} is {limit}: set it higher"),
             Self::NamespacesUsedUp => f.write_str(
-                "the kernel has no room for another namespace: they are nested too deep, or an outer limit is used up",
+                "the kernel has no room for another namespace: they are nested too deep, or one of the sysctls user.max_*_namespaces is \
+                 used up, here or in a namespace further out",
             ),
             Self::UnprivilegedCloneOff => {
                 f.write_str("the sysctl kernel.unprivileged_userns_clone is 0: set it to 1, or run as root")
@@ -75,7 +85,10 @@ impl fmt::Display for Forbidden {
             ),
             Self::Chroot => f.write_str("this process lives in a chroot, where the kernel makes no user namespaces"),
             Self::UnmappedUser { uid } => {
-                write!(f, "user {uid} does not exist in this user namespace: choose another first_uid")
+                write!(f, "user {uid} does not exist in this user namespace: map it, or as root choose another first_uid")
+            }
+            Self::UnmappedGroup { gid } => {
+                write!(f, "the caller's group (shown as {gid}) does not exist in this user namespace: map it")
             }
             Self::ProcCovered => f.write_str(
                 "something is mounted over parts of /proc, as in a container, and the kernel then mounts no fresh one: \
@@ -89,6 +102,12 @@ impl fmt::Display for Forbidden {
 }
 
 impl std::error::Error for Forbidden {}
+
+impl Forbidden {
+    pub(crate) fn into_error(self) -> Error {
+        Error::new(ErrorKind::Unavailable).because(self.to_string()).caused_by(self)
+    }
+}
 
 /// What is known of this process's place.
 #[derive(Debug, Default)]
@@ -114,16 +133,62 @@ enum Step {
 
 const STEPS: [Step; 4] = [Step::User, Step::Everything, Step::Nested, Step::Proc];
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a step is tried where the kernel has no room, and how long after one another.
+const TRIES: u32 = 20;
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Tries what making a sandbox takes, piece by piece, and says which piece is forbidden by what.
 pub(crate) async fn probe(spawner: &Spawner, runtime: &Handle, tools: &Tools, kernel: Kernel) -> Result<(), Error> {
+    if let Some(cause) = certain((!kernel.switch).then_some((kernel.uid, kernel.gid))) {
+        return Err(cause.into_error());
+    }
     for step in STEPS {
-        if let Some(said) = attempt(spawner, runtime, tools, kernel, step).await? {
+        let mut tries = 0;
+        while let Some(said) = attempt(spawner, runtime, tools, kernel, step).await? {
             let cause = explain(step, &said, &facts(kernel));
-            return Err(Error::new(ErrorKind::Unavailable).because(cause.to_string()).caused_by(cause));
+            tries += 1;
+            if cause != Forbidden::NamespacesUsedUp || tries == TRIES {
+                return Err(cause.into_error());
+            }
+            // A namespace of the step before counts for a moment after its end, and nothing tells when it is gone.
+            tokio::time::sleep(AGAIN).await;
         }
     }
     Ok(())
+}
+
+/// What forbids it for certain, without a trial. `user` is the user and group that make the sandboxes, where that is the caller.
+pub(crate) fn certain(user: Option<(u32, u32)>) -> Option<Forbidden> {
+    let has =
+        |map: &str, id| ident::is_mapped(&fs::read_to_string(format!("/proc/self/{map}")).unwrap_or_default(), id, 1);
+    match user {
+        Some((uid, _)) if !has("uid_map", uid) => Some(Forbidden::UnmappedUser { uid }),
+        Some((_, gid)) if !has("gid_map", gid) => Some(Forbidden::UnmappedGroup { gid }),
+        _ => too_low(&limits()),
+    }
+}
+
+/// A limit that no sandbox fits into.
+fn too_low(limits: &BTreeMap<String, u64>) -> Option<Forbidden> {
+    // One user namespace lies in another.
+    let takes = |sysctl: &str| if sysctl == "user.max_user_namespaces" { 2 } else { 1 };
+    let (sysctl, limit) = limits.iter().find(|(sysctl, limit)| **limit < takes(sysctl))?;
+    Some(Forbidden::NamespaceLimit { sysctl: sysctl.clone(), limit: *limit })
+}
+
+fn limits() -> BTreeMap<String, u64> {
+    let mut limits = BTreeMap::new();
+    for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
+        let name = format!("max_{kind}_namespaces");
+        if let Some(limit) = number(&format!("/proc/sys/user/{name}")) {
+            limits.insert(format!("user.{name}"), limit);
+        }
+    }
+    limits
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// What the programs of a step say when they are refused; `None` if they are not.
@@ -170,18 +235,10 @@ async fn attempt(
 }
 
 fn facts(kernel: Kernel) -> Facts {
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let mut limits = BTreeMap::new();
-    for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
-        let name = format!("max_{kind}_namespaces");
-        if let Some(limit) = number(&format!("/proc/sys/user/{name}")) {
-            limits.insert(format!("user.{name}"), limit);
-        }
-    }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     Facts {
-        limits,
+        limits: limits(),
         unprivileged_clone: number("/proc/sys/kernel/unprivileged_userns_clone"),
         apparmor: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"),
         seccomp: status_field(&status, "Seccomp").is_some_and(|mode| mode != "0"),
@@ -201,14 +258,7 @@ fn explain(step: Step, said: &str, facts: &Facts) -> Forbidden {
         return Forbidden::UnmappedUser { uid: facts.uid };
     }
     if has("No space left on device") {
-        let zero = facts.limits.iter().find(|(_, limit)| **limit == 0);
-        // A limit of 1 is used up by the outer of the two.
-        let one =
-            facts.limits.get_key_value("user.max_user_namespaces").filter(|(_, n)| step == Step::Nested && **n == 1);
-        return match zero.or(one) {
-            Some((sysctl, _)) => Forbidden::NamespaceLimit { sysctl: sysctl.clone() },
-            None => Forbidden::NamespacesUsedUp,
-        };
+        return too_low(&facts.limits).unwrap_or(Forbidden::NamespacesUsedUp);
     }
     if has("Invalid argument") && has("unshare failed") {
         return Forbidden::NotBuiltIn;
@@ -250,7 +300,7 @@ mod tests {
 
     #[test]
     fn each_refusal_has_its_reason() {
-        let zero = |name: &str| Forbidden::NamespaceLimit { sysctl: name.to_owned() };
+        let low = |name: &str, limit| Forbidden::NamespaceLimit { sysctl: name.to_owned(), limit };
         let eperm = "unshare: unshare failed: Operation not permitted";
         let enospc = "unshare: unshare failed: No space left on device";
         let map = "unshare: write failed /proc/self/uid_map: Operation not permitted";
@@ -265,9 +315,10 @@ mod tests {
         let docker = facts_with(|f| f.seccomp = true);
         let chroot = facts_with(|f| f.chroot = true);
         for (step, said, facts, want) in [
-            (Step::User, enospc, &user_off, zero("user.max_user_namespaces")),
-            (Step::Everything, enospc, &pid_off, zero("user.max_pid_namespaces")),
-            (Step::Nested, enospc, &user_one, zero("user.max_user_namespaces")),
+            (Step::User, enospc, &user_off, low("user.max_user_namespaces", 0)),
+            (Step::Everything, enospc, &pid_off, low("user.max_pid_namespaces", 0)),
+            (Step::Everything, enospc, &user_one, low("user.max_user_namespaces", 1)),
+            (Step::Nested, enospc, &user_one, low("user.max_user_namespaces", 1)),
             (Step::User, enospc, &plain, Forbidden::NamespacesUsedUp),
             (Step::User, eperm, &debian, Forbidden::UnprivilegedCloneOff),
             (Step::User, eperm, &docker, Forbidden::Seccomp),

@@ -33,6 +33,45 @@ pub(crate) fn inner_ids(hardening: &Hardening) -> Result<(u32, u32), Error> {
     }
 }
 
+/// The processes that a sandbox has besides those of its calls: the first one and its parent, two that take orders, and one that is there
+/// for a moment when those begin. Who leaves no room for that one can have the first command wait a second for it.
+const OWN: u64 = 5;
+/// The processes that a call has besides its own: a shell, and what brought it in.
+const OF_CALL: u64 = 2;
+/// The fewest with which anything runs: one command of one process.
+pub(crate) const LEAST: u64 = OWN + OF_CALL + 1;
+
+/// The bound on processes that is imposed. One that leaves no room for a single command cannot be: a preferred one becomes the lowest
+/// that can.
+pub(crate) fn processes(hardening: &Hardening) -> Result<Option<u64>, Error> {
+    match hardening.pids.value() {
+        Some(n) if n < LEAST && hardening.pids.is_required() => {
+            Err(Error::new(ErrorKind::Unsupported).because(format!("hardening pids {n}: {}", needs(LEAST))))
+        }
+        bound => Ok(bound.map(|n| n.max(LEAST))),
+    }
+}
+
+/// What processes are needed for.
+fn needs(least: u64) -> String {
+    format!(
+        "it must be at least {least}: a local sandbox takes {OWN} itself, and {OF_CALL} for each command that runs at once besides its own"
+    )
+}
+
+/// The reason of a call for which there was no process left.
+pub(crate) fn used_up(bound: u64, said: &str) -> String {
+    format!(
+        "hardening pids {bound}: no process was left for it; a local sandbox takes {OWN} itself, and {OF_CALL} for each call besides its own \
+         ({said})"
+    )
+}
+
+/// Whether so few processes are left that no call may begin.
+pub(crate) fn is_full(bound: u64, seen: u64) -> bool {
+    seen + OF_CALL >= bound
+}
+
 /// The directory of an image; `None` for this machine's own programs.
 pub(crate) fn image(image: &str) -> Result<Option<PathBuf>, Error> {
     if image == HOST_IMAGE {

@@ -1,10 +1,10 @@
 //! Makes one sandbox: its box, its processes, its root.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown, symlink};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, lchown, symlink};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::fstab::{Plan, ROOT};
 use crate::ident::{Identity, Process};
 use crate::plan::OLD;
 use crate::spawn::{Ends, Spawner};
-use crate::{parse, verify};
+use crate::{modes, parse, verify};
 
 /// The file that the sandbox's processes hold locked, and in which the first of them says who it is.
 pub(crate) const ALIVE: &str = "alive";
@@ -36,9 +36,10 @@ const MAX_MESSAGES: usize = 16 * 1024;
 /// Makes the directory of a sandbox, with what its processes wait for.
 pub(crate) fn make_box(path: &Path, kernel: Kernel) -> Result<(), Error> {
     let make = || -> io::Result<()> {
-        DirBuilder::new().mode(0o700).create(path)?;
+        modes::make_dir(path, 0o700)?;
         for name in [TICK, GO] {
             mknodat(CWD, path.join(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+            fs::set_permissions(path.join(name), fs::Permissions::from_mode(0o600))?;
             kernel.own(&path.join(name))?;
         }
         kernel.own(path)
@@ -49,12 +50,11 @@ pub(crate) fn make_box(path: &Path, kernel: Kernel) -> Result<(), Error> {
 /// Makes all that the root of a sandbox consists of.
 fn fill_box(path: &Path, plan: &Plan, kernel: Kernel) -> io::Result<()> {
     let root = path.join(ROOT);
-    fs::create_dir(&root)?;
+    modes::make_dir(&root, 0o755)?;
     kernel.own(&root)?;
     for (name, mode) in &plan.dirs {
         let at = root.join(name);
-        fs::create_dir(&at)?;
-        fs::set_permissions(&at, fs::Permissions::from_mode(*mode))?;
+        modes::make_dir(&at, *mode)?;
         kernel.own(&at)?;
     }
     for (name, target) in &plan.links {
@@ -68,8 +68,8 @@ fn fill_box(path: &Path, plan: &Plan, kernel: Kernel) -> io::Result<()> {
         fs::set_permissions(&at, fs::Permissions::from_mode(0o644))?;
         kernel.own(&at)?;
     }
-    fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
     fs::write(path.join(FSTAB), plan.fstab())?;
+    fs::set_permissions(path.join(FSTAB), fs::Permissions::from_mode(0o600))?;
     kernel.own(&path.join(FSTAB))
 }
 
@@ -193,6 +193,7 @@ fn launch(
     deadline: Instant,
 ) -> io::Result<(OwnedFd, OwnedFd, Child)> {
     let alive = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path.join(ALIVE))?;
+    modes::set(&alive, 0o600)?;
     flock(&alive, FlockOperation::NonBlockingLockExclusive)?;
     let ((report, report_end), (messages, messages_end)) = (io::pipe()?, io::pipe()?);
     let ends = [Stdio::from(alive), Stdio::from(report_end), Stdio::from(messages_end)];
@@ -312,7 +313,8 @@ pub(crate) fn reported(path: &Path) -> Option<(Process, i32)> {
 
 /// Whether a process of the box still holds its lock. What cannot be looked at is an error, never an answer.
 pub(crate) fn is_held(path: &Path) -> io::Result<bool> {
-    let file = match File::open(path.join(ALIVE)) {
+    let alive = path.join(ALIVE);
+    let file = match modes::opened(&[(path, 0o700), (&alive, 0o600)], || File::open(&alive)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other?,
     };

@@ -1,14 +1,15 @@
 //! Whether a directory can hold the state of a deployment.
 
-use std::fs::{self, DirBuilder, Metadata};
+use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use sandbox::{Error, ErrorKind};
 
 use crate::ident::user;
+use crate::modes;
 
 /// Opens a state directory, and makes it if need be. Answers its real path.
 pub(crate) fn open(wanted: &Path, uid: u32) -> Result<PathBuf, Error> {
@@ -34,14 +35,27 @@ pub(crate) fn open(wanted: &Path, uid: u32) -> Result<PathBuf, Error> {
         let what = if file == wanted { "it".to_owned() } else { file.display().to_string() };
         return refuse(format!("{what} is a file where a directory must be"));
     }
-    if let Err(e) = DirBuilder::new().recursive(true).mode(0o700).create(wanted) {
+    let nowhere = |p: &&Path| fs::metadata(p).is_err() && fs::symlink_metadata(p).is_ok_and(|m| m.is_symlink());
+    if let Some(link) = wanted.ancestors().find(nowhere) {
+        let what = if link == wanted { "it".to_owned() } else { link.display().to_string() };
+        let target = fs::read_link(link).unwrap_or_default();
+        let why = fs::metadata(link).err().map(|e| format!(" ({e})")).unwrap_or_default();
+        return refuse(format!("{what} is a link to {}, where no directory is to be found{why}", target.display()));
+    }
+    if let Err(e) = modes::make_dirs(wanted) {
         return refuse(failed(e));
     }
     let root = match fs::canonicalize(wanted) {
         Ok(root) => root,
         Err(e) => return refuse(failed(e)),
     };
-    let meta = match fs::symlink_metadata(&root) {
+    let look = || fs::symlink_metadata(&root);
+    let closed = |m: &Metadata| m.uid() == uid && m.mode() & 0o077 == 0 && m.mode() & 0o700 != 0o700;
+    let seen = match look() {
+        Ok(meta) if closed(&meta) && modes::open_if_empty(&root) => look(),
+        seen => seen,
+    };
+    let meta = match seen {
         Ok(meta) => meta,
         Err(e) => return refuse(failed(e)),
     };
@@ -97,8 +111,15 @@ mod tests {
         std::os::unix::fs::symlink(&root, &link).unwrap();
         assert_eq!(open(&link, uid).unwrap(), root);
 
+        // Somebody was killed between making it and giving it its mode.
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o000)).unwrap();
+        assert_eq!(open(&root, uid).unwrap(), root);
+        assert_eq!(fs::metadata(&root).unwrap().mode() & 0o7777, 0o700);
+
         let file = directory.path().join("file");
         fs::write(&file, "").unwrap();
+        let dangling = directory.path().join("dangling");
+        std::os::unix::fs::symlink("absent/x", &dangling).unwrap();
         let (loose, others) = (directory.path().join("loose"), directory.path().join("others"));
         for (at, mode) in [(&loose, 0o710), (&others, 0o700)] {
             fs::create_dir(at).unwrap();
@@ -118,10 +139,21 @@ mod tests {
                 uid + 1,
                 format!("it must belong to user {} with mode 0700, and belongs to user {uid}", uid + 1),
             ),
+            (
+                dangling.clone(),
+                uid,
+                "it is a link to absent/x, where no directory is to be found (No such file".to_owned(),
+            ),
+            (
+                dangling.join("below"),
+                uid,
+                format!("{} is a link to absent/x, where no directory is to be found", dangling.display()),
+            ),
             (PathBuf::from("/proc/none"), uid, "No such file or directory".to_owned()),
         ];
         let closed = directory.path().join("closed");
         fs::create_dir(&closed).unwrap();
+        fs::write(closed.join("of_somebody"), "").unwrap();
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o500)).unwrap();
         if uid == 0 {
             std::os::unix::fs::lchown(&link, Some(54_321), None).unwrap();

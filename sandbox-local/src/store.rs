@@ -13,9 +13,9 @@
 //! A session is there as soon as its directory is, and gone only when that is: whatever a crash leaves is found by name, without reading
 //! anything. Directories are made outside in, and removed inside out.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use sandbox::{Error, ErrorKind, SessionId};
 
 use crate::error::io_error;
 use crate::record::Record;
-use crate::state_dir;
+use crate::{modes, state_dir};
 
 const LOCK: &str = "lock";
 const RECORD: &str = "record";
@@ -82,14 +82,23 @@ impl Store {
         let mut pause = Duration::from_micros(500);
         loop {
             if make {
-                match DirBuilder::new().mode(0o700).create(&directory) {
+                match modes::make_dir(&directory, 0o700) {
                     Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
                     _ => {}
                 }
             }
-            match OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path) {
+            let open = || {
+                let file =
+                    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)?;
+                modes::set(&file, 0o600).map(|()| file)
+            };
+            match modes::opened(&[(&directory, 0o700), (&path, 0o600)], open) {
                 Ok(file) => match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                    Ok(()) if is_still(&file, &path) => return Ok(Some(Guard { directory, _lock: file })),
+                    Ok(()) if is_still(&file, &path) => {
+                        // What is to be done with it takes more than the lock did.
+                        modes::open_up(&directory, 0o700);
+                        return Ok(Some(Guard { directory, _lock: file }));
+                    }
                     // Whoever had it removed the session, or has it.
                     Ok(()) | Err(rustix::io::Errno::WOULDBLOCK) => {}
                     Err(e) => return Err(failed(e.into())),
@@ -120,7 +129,7 @@ impl Store {
             }
             Ok(changed.elapsed().is_ok_and(|elapsed| elapsed < age))
         };
-        match look() {
+        match modes::opened(&[(&directory, 0o700)], look) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(true),
             other => other.map_err(|e| io_error(format!("cannot look at {}", directory.display()), e)),
         }
@@ -142,8 +151,9 @@ impl Store {
 
     /// As [`read`](Self::read), but what is not understood is an answer.
     pub(crate) fn look(&self, session: &SessionId) -> Result<Known, Error> {
-        let path = self.directory(session).join(RECORD);
-        let bytes = match fs::read(&path) {
+        let directory = self.directory(session);
+        let path = directory.join(RECORD);
+        let bytes = match modes::opened(&[(&directory, 0o700), (&path, 0o600)], || fs::read(&path)) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Known::Nothing),
             Err(e) => return Err(io_error(format!("cannot read {}", path.display()), e)),
@@ -195,7 +205,13 @@ impl Guard {
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let (new, path) = (self.directory.join(RECORD_BEING_WRITTEN), self.directory.join(RECORD));
         let write = || {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            // One that somebody did not finish may be closed.
+            match fs::remove_file(&new) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+            modes::set(&file, 0o600)?;
             file.write_all(&serde_json::to_vec(record)?)?;
             fs::rename(&new, &path)
         };

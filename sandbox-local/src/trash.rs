@@ -4,17 +4,16 @@
 //! renamed into the trash, in one step: from then on its session is free and nobody lists it. Whoever renamed it removes it, and if
 //! that one is killed or runs out of time, whoever comes next.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use sandbox::{Effect, Error, ErrorKind, SessionId};
 
 use crate::error::io_error;
-use crate::remove;
 use crate::store::{self, Store};
+use crate::{modes, remove};
 
 impl Store {
     /// Puts away the box of a sandbox of which nothing runs any more. One that is not there is away.
@@ -23,11 +22,12 @@ impl Store {
         let place = trash.join(format!("{session}.{}", store::nonce()?));
         let put_away = || -> io::Result<()> {
             loop {
-                match DirBuilder::new().mode(0o700).create(&trash) {
+                match modes::make_dir(&trash, 0o700) {
                     Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
                     _ => {}
                 }
-                match fs::rename(path, &place) {
+                // To be moved, a directory must be its owner's to write.
+                match modes::opened(&[(&trash, 0o700), (path, 0o700)], || fs::rename(path, &place)) {
                     // Somebody found the trash empty and removed it, unless it is the box that is gone.
                     Err(e) if e.kind() == io::ErrorKind::NotFound => {
                         if !fs::exists(path)? {
@@ -81,7 +81,13 @@ impl Store {
     }
 
     fn put_away(&self) -> Vec<PathBuf> {
-        fs::read_dir(self.trash()).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+        let trash = self.trash();
+        modes::opened(&[(&trash, 0o700)], || fs::read_dir(&trash))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect()
     }
 }
 

@@ -90,6 +90,33 @@ pub(crate) fn look(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<Op
     }
 }
 
+/// Makes a directory that its owner can read, write and search, whatever this process's umask; it takes its part of the other bits.
+pub(crate) fn make(parent: BorrowedFd<'_>, name: &[u8], bits: u32) -> rustix::io::Result<()> {
+    rustix::fs::mkdirat(parent, name, mode(bits | 0o700))?;
+    open_to_owner(parent, name).inspect_err(|_| {
+        let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
+    })
+}
+
+/// Gives the owner of a directory what a umask has taken.
+fn open_to_owner(parent: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<()> {
+    let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory || stat.st_mode & 0o700 == 0o700 {
+        return Ok(());
+    }
+    let wanted = Mode::from_raw_mode((stat.st_mode & 0o7777) | 0o700);
+    // By way of a descriptor: older kernels cannot change a mode by name without following a link.
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd as _;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+        rustix::fs::chmod(format!("/proc/self/fd/{}", place.as_raw_fd()), wanted)
+    }
+    #[cfg(not(target_os = "linux"))]
+    rustix::fs::chmodat(parent, name, wanted, AtFlags::SYMLINK_NOFOLLOW)
+}
+
 /// Makes a new file that nothing was at the name of.
 pub(crate) fn create(parent: BorrowedFd<'_>, name: &[u8], bits: u32) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;

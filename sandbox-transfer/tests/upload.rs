@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use common::{FakeProvider, HostSandbox, host, session, stream, tree};
 use sandbox::{Effect, Error, ErrorKind, SandboxPath};
@@ -264,6 +265,23 @@ async fn bounds_and_a_missing_folder_end_it() {
     let error = HostSandbox::new().upload_dir(&missing, &place.into, UploadOptions::default()).await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::HostFile, Effect::None));
     assert!(error.to_string().contains("missing"), "{error}");
+}
+
+#[tokio::test]
+async fn a_limit_that_no_command_takes_is_refused_before_anything_is_sent() {
+    let place = place();
+    place.file(b"d/f", 0o644, b"x");
+    std::fs::create_dir(place.from.join("empty")).unwrap();
+    let most = sandbox::ExecRequest::MAX_LIMIT;
+    for limit in [Duration::ZERO, most + Duration::from_nanos(1), Duration::MAX] {
+        let options = UploadOptions::default().with_command_limit(limit);
+        let error = place.send(&HostSandbox::new(), options).await.unwrap_err();
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::InvalidRequest, Effect::None), "{error}");
+        let rule = format!("command_limit {limit:?}: more than 0 and at most {most:?}");
+        assert!(error.to_string().contains(&rule), "{error}");
+        assert!(!host(&place.into).exists(), "{limit:?}");
+    }
+    place.send(&HostSandbox::new(), UploadOptions::default().with_command_limit(most)).await.unwrap();
 }
 
 /// What the system's own archiver makes of a folder comes back as it was.

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::control::Who;
 use crate::guest::Inner;
-use crate::patience::Patience;
+use crate::patience::{Patience, after};
 use crate::pool::{Lease, Turn};
 use crate::quote::{frame, push_word};
 use crate::record::{Nonce, Piece, Record};
@@ -131,7 +131,7 @@ impl Transfer {
         let mut noise = 0;
         let mut since = Instant::now();
         loop {
-            let deadline = since + self.patience.left();
+            let deadline = after(since, self.patience.left());
             let Stream { stdin, out, .. } = self.stream();
             if let Some(record) = out.scanner.next(|outside| noise += outside.len())? {
                 return Ok(Some(record));
@@ -169,7 +169,7 @@ impl Transfer {
     /// What comes next. The wait is charged to this transfer's time: what is allowed without progress, and more as content comes.
     pub(crate) async fn receive(&mut self) -> Result<Piece, Error> {
         let begun = Instant::now();
-        let deadline = begun + self.patience.left();
+        let deadline = after(begun, self.patience.left());
         let quiet = self.inner.config.inactivity;
         let result = receive(self.stream(), deadline, &|| standstill(quiet)).await;
         let came = if let Ok(Piece::Outside(bytes)) = &result { bytes.len() } else { 0 };
@@ -180,7 +180,7 @@ impl Transfer {
     /// The next record; what stands before it is noise.
     pub(crate) async fn next_record(&mut self) -> Result<Record, Error> {
         let quiet = self.inner.config.inactivity;
-        self.record_by(Instant::now() + quiet, &|| standstill(quiet)).await
+        self.record_by(after(Instant::now(), quiet), &|| standstill(quiet)).await
     }
 
     async fn record_by(&mut self, deadline: Instant, late: Late<'_>) -> Result<Record, Error> {

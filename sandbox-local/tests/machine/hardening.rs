@@ -1,8 +1,9 @@
 //! Hardening that a spec asks for.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
-use sandbox::{CapDrop, ErrorKind, Hardening, Limit, Provider, SandboxExt as _};
+use sandbox::{CapDrop, ErrorKind, ExecRequest, FileWrite, Hardening, Limit, Provider, SandboxExt as _, SpawnRequest};
 
 use crate::bed::{Bed, Needs, Trial, ok, path, sh, spec};
 
@@ -12,6 +13,7 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("hardening::run_as", Needs::Nothing, run_as),
     ("hardening::what_cannot_be_is_refused", Needs::Nothing, what_cannot_be_is_refused),
     ("hardening::pids", Needs::Nothing, pids),
+    ("hardening::the_fewest_pids", Needs::Nothing, the_fewest_pids),
     ("hardening::memory", Needs::Nothing, memory),
     ("hardening::processor_time", Needs::Nothing, processor_time),
     ("hardening::no_capability_at_all", Needs::Nothing, no_capability_at_all),
@@ -90,6 +92,47 @@ fn pids(bed: &Bed) {
         let count: u32 = ok(&s, text).await.trim().parse().unwrap();
         assert!((25..=40).contains(&count), "{count}");
         assert_eq!(ok(&s, "echo here").await, "here\n");
+    });
+}
+
+/// What is said of how many processes a sandbox takes is exact, and who has none left is told.
+fn the_fewest_pids(bed: &Bed) {
+    bed.block(async {
+        let provider = bed.provider();
+        for few in 1..8 {
+            let error = provider.provision(&hardened(|h| h.pids = Limit::Required(few))).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            let rule = format!("hardening pids {few}: it must be at least 8: a local sandbox takes 5 itself");
+            assert!(error.to_string().contains(&rule), "{error}");
+            assert!(!bed.state.join("a").exists(), "nothing is made");
+        }
+        for (bound, at_once) in
+            [(Limit::Required(8), 1), (Limit::Preferred(1), 1), (Limit::Required(11), 2), (Limit::Required(14), 3)]
+        {
+            for _ in 0..3 {
+                let s = provider.provision(&hardened(|h| h.pids = bound)).await.unwrap();
+                let begun = Instant::now();
+                let sleep = || s.exec(ExecRequest::args(["sleep", "0.2"]).with_limit(Duration::from_secs(20)));
+                let all = futures::future::join_all((0..at_once).map(|_| sleep())).await;
+                assert!(all.iter().all(|r| r.as_ref().is_ok_and(|r| r.success())), "{bound:?}: {all:?}");
+                // A shell that finds no room tries again a second later.
+                assert!(begun.elapsed() < Duration::from_millis(1200), "{bound:?}: {:?}", begun.elapsed());
+                provider.reap(s.id()).await.unwrap();
+            }
+        }
+        // One command more than there is room for.
+        let s = provider.provision(&hardened(|h| h.pids = Limit::Required(8))).await.unwrap();
+        let busy = s.spawn(SpawnRequest::args(["sleep", "60"])).await.unwrap();
+        let calls = [
+            s.exec(ExecRequest::shell("true").with_limit(Duration::from_secs(5))).await.map(|_| ()),
+            s.read(&path("/etc/passwd"), 1 << 20).await.map(|_| ()),
+            s.write(FileWrite::bytes(path("/workspace/f"), "x")).await,
+        ];
+        for error in calls.map(Result::unwrap_err) {
+            assert!(error.to_string().contains("hardening pids 8: no process was left for it; "), "{error}");
+        }
+        drop(busy);
+        provider.reap(s.id()).await.unwrap();
     });
 }
 

@@ -12,6 +12,8 @@ mod bed;
 #[cfg(target_os = "linux")]
 mod ends;
 #[cfg(target_os = "linux")]
+mod forbidden;
+#[cfg(target_os = "linux")]
 mod hardening;
 #[cfg(target_os = "linux")]
 mod inside;
@@ -25,6 +27,8 @@ mod records;
 mod refused;
 #[cfg(target_os = "linux")]
 mod trash;
+#[cfg(target_os = "linux")]
+mod umask;
 
 #[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
@@ -36,9 +40,11 @@ fn main() -> std::process::ExitCode {
             ends::TRIALS,
             outside::TRIALS,
             records::TRIALS,
+            forbidden::TRIALS,
             refused::TRIALS,
             trash::TRIALS,
+            umask::TRIALS,
         ],
-        &[inside::PARTS, ends::PARTS, outside::PARTS],
+        &[inside::PARTS, ends::PARTS, outside::PARTS, forbidden::PARTS, umask::PARTS],
     )
 }

@@ -14,7 +14,7 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("records::what_another_program_made_is_left_alone", Needs::Nothing, what_another_program_made_is_left_alone),
     ("records::what_another_program_made_is_listed_and_reaped", Needs::Nothing, listed_and_reaped),
     ("records::groups_without_a_record_go", Needs::Root, groups_without_a_record_go),
-    ("records::a_list_ends_with_its_first_error", Needs::Nothing, a_list_ends_with_its_first_error),
+    ("records::a_list_hides_nothing_behind_an_error", Needs::Nothing, a_list_hides_nothing_behind_an_error),
     ("records::a_sandbox_keeps_its_user", Needs::Root, a_sandbox_keeps_its_user),
 ];
 
@@ -139,20 +139,32 @@ fn groups_without_a_record_go(bed: &Bed) {
     assert_nothing_left(bed);
 }
 
-/// A session that cannot be looked at is neither left out nor followed by others.
-fn a_list_ends_with_its_first_error(bed: &Bed) {
+/// A session that cannot be looked at is told, after all others.
+fn a_list_hides_nothing_behind_an_error(bed: &Bed) {
     bed.block(async {
         let provider = bed.provider();
+        for session in ["d", "e"] {
+            provider.provision(&spec(session)).await.unwrap();
+        }
         for session in ["a", "b", "c"] {
             fs::create_dir_all(bed.state.join(session).join("record")).unwrap();
         }
         let mut list = provider.owned().await.unwrap();
+        let mut healthy = Vec::new();
+        for _ in 0..2 {
+            healthy.push(list.next().await.unwrap().unwrap().session.to_string());
+        }
+        healthy.sort();
+        assert_eq!(healthy, ["d", "e"]);
         assert_eq!(list.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
         assert!(list.next().await.is_none() && list.next().await.is_none());
         let error = provider.reap(&spec("a").session).await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
         for session in ["a", "b", "c"] {
             fs::remove_dir_all(bed.state.join(session)).unwrap();
+        }
+        for session in ["d", "e"] {
+            provider.reap(&spec(session).session).await.unwrap();
         }
     });
 }

@@ -56,18 +56,22 @@ pub(super) fn run(
         return in_place(archive, fd, root, target, name, options);
     }
     let mut staging = Staging::new(fd, parent)?;
-    let inside = dir::enter(staging.parent.as_fd(), &staging.name).map_err(|e| host_error(&staging.path, e))?;
-    let copy = rustix::io::fcntl_dupfd_cloexec(&inside, 0).map_err(|e| host_error(&staging.path, e))?;
-    let mut work = Unpacking::new(copy, root, name.as_bytes(), options);
-    let done = work.run(archive).and_then(|()| {
+    let unpack = || {
+        let inside = dir::enter(staging.parent.as_fd(), &staging.name).map_err(|e| host_error(&staging.path, e))?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(&inside, 0).map_err(|e| host_error(&staging.path, e))?;
+        let mut work = Unpacking::new(copy, root, name.as_bytes(), options);
+        work.run(archive)?;
         dir::rename_new(inside.as_fd(), name.as_bytes(), staging.parent.as_fd(), name.as_bytes())
-            .map_err(|e| if e == Errno::EXIST { exists(target) } else { host_error(target, e) })
-    });
+            .map_err(|e| if e == Errno::EXIST { exists(target) } else { host_error(target, e) })?;
+        Ok(work.report)
+    };
+    let done = unpack();
+    // Whatever failed: what is left is told.
     let removed = staging.remove();
     match (done, removed) {
-        (Ok(()), Ok(())) => Ok(work.report),
+        (Ok(report), Ok(())) => Ok(report),
         (Err(failure), Ok(())) => Err(failure),
-        (Ok(()), Err(e)) => Err(host_error(&staging.path, e).with_effect(Effect::Partial)),
+        (Ok(_), Err(e)) => Err(host_error(&staging.path, e).with_effect(Effect::Partial)),
         (Err(failure), Err(_)) => {
             let left = format!("what was unpacked is left in {:?}", staging.path);
             Err(partial(failure, &left))
@@ -120,7 +124,7 @@ impl Staging {
                 .map_err(|e| Error::new(ErrorKind::Other).because(format!("no randomness for a name: {e}")))?;
             let name = format!(".sandbox-download-{random:016x}");
             let path = at.join(&name);
-            match rustix::fs::mkdirat(&parent, name.as_str(), dir::mode(0o700)) {
+            match dir::make(parent.as_fd(), name.as_bytes(), 0o700) {
                 Ok(()) => return Ok(Self { parent, name: name.into_bytes(), path, there: true }),
                 Err(Errno::EXIST) => {}
                 Err(e) => return Err(host_error(&path, e)),

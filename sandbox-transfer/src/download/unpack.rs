@@ -169,7 +169,7 @@ impl<'a> Unpacking<'a> {
 
     /// Makes a directory that its owner can always use. Where it is unpacked in place, one that is there will do.
     fn directory(&self, parent: BorrowedFd<'_>, name: &[u8], mode: u32) -> rustix::io::Result<()> {
-        match rustix::fs::mkdirat(parent, name, dir::mode(mode | 0o700)) {
+        match dir::make(parent, name, mode) {
             Err(Errno::EXIST) if self.options.in_place && dir::look(parent, name)? == Some(FileType::Directory) => {
                 Ok(())
             }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sandbox::{Effect, Error, ErrorKind, FileBatch, Sandbox, SandboxPath};
+use sandbox::{Effect, Error, ErrorKind, ExecRequest, FileBatch, Sandbox, SandboxPath};
 use tokio::sync::mpsc;
 
 use crate::options::Meter;
@@ -63,6 +63,12 @@ async fn run<S: Sandbox + ?Sized>(
     options: UploadOptions,
 ) -> Result<Report, Error> {
     options.limits.validate()?;
+    // Before anything is sent: what a command refuses for it would come in the middle.
+    let (limit, most) = (options.command_limit, ExecRequest::MAX_LIMIT);
+    if limit.is_zero() || limit > most {
+        let rule = format!("command_limit {limit:?}: more than 0 and at most {most:?}");
+        return Err(Error::new(ErrorKind::InvalidRequest).because(rule));
+    }
     let meter = Arc::new(Mutex::new(options.meter));
     let (items, source) = mpsc::channel(ITEMS);
     let plan = walk::Plan { from, into, limits: options.limits, filter: options.filter };
@@ -172,7 +178,8 @@ impl UploadOptions {
         self
     }
 
-    /// Bounds each command that makes directories or links in the sandbox; 60 seconds unless this says otherwise.
+    /// Bounds each command that makes directories or links in the sandbox; 60 seconds unless this says otherwise. More than 0, and at most
+    /// [`ExecRequest::MAX_LIMIT`].
     #[must_use]
     pub fn with_command_limit(mut self, limit: Duration) -> Self {
         self.command_limit = limit;
