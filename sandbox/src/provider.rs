@@ -169,6 +169,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - A spawned command's output arrives while it runs.
     /// - A signal reaches a spawned command's process group.
     /// - A spawned command is killed when its handle is dropped.
+    /// - Soon after the end of a spawned command is known, or that it is lost, its output ends, or fails where some may be missing, and writing
+    ///   to it fails, whoever holds its streams.
     ///
     /// Needs [`Capabilities::spawn`]. Output is not capped: it waits for its reader. It waits for its turn as [`exec`](Self::exec) does, and
     /// has it until it ends or is dropped.
