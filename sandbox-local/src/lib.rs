@@ -95,6 +95,7 @@ mod store;
 mod teardown;
 mod tools;
 mod trash;
+mod users;
 mod verify;
 mod wanted;
 
