@@ -13,7 +13,7 @@ use crate::running::{End, Running, Start};
 use crate::stream::{DRAIN, Source, Stream, wait_closed};
 
 /// How long the rest of a command's output may take to arrive although some of it does.
-const LONGEST_DRAIN: Duration = Duration::from_secs(30);
+pub(crate) const LONGEST_DRAIN: Duration = Duration::from_secs(30);
 
 /// The code by which the clock judges a command that is said not to have been started.
 pub(crate) const NOT_STARTED: i32 = 126;

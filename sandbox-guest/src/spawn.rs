@@ -1,6 +1,8 @@
 //! A command that one can talk to while it runs.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,24 +12,27 @@ use bytes::Bytes;
 use futures::stream::unfold;
 use sandbox::{ByteStream, Effect, Error, ErrorKind, Exit, Process, ProcessControl, SandboxPath, Signal, SpawnRequest};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::watch::{self, Receiver};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use crate::Carrier;
 use crate::clock::{KILLED, LimitClock};
 use crate::control::Who;
-use crate::exec::NOT_STARTED;
+use crate::exec::{LONGEST_DRAIN, NOT_STARTED};
 use crate::guest::{Inner, explain};
 use crate::pool::lock;
 use crate::record::Nonce;
 use crate::running::{End, Running, Start};
-use crate::stream::{DRAIN, Source, Stream, wait_closed};
+use crate::stream::{DRAIN, Source, Stream, lost, wait_closed};
 
 /// What may wait for the command to read it, and how much goes into one frame.
 const INPUT: usize = 64 * 1024;
 /// Pieces of output that may wait for their reader, each of at most a read.
 const PIECES: usize = 4;
+/// How much of a command's output may still arrive after its verdict: more than any way into a sandbox holds.
+const LARGEST_REST: usize = 16 << 20;
 /// How long a signal may take.
 const SIGNAL_TIME: Duration = Duration::from_secs(15);
 
@@ -57,14 +62,20 @@ pub(crate) async fn spawn(guest: &Inner, request: &SpawnRequest) -> Result<Proce
     };
     let mut tasks = JoinSet::new();
     let (near, far) = request.stdin.then(|| tokio::io::duplex(INPUT)).unzip();
-    // Also without input the way in stays open until the end: a shell that reads its end stops.
-    tasks.spawn(feed(far, stdin));
+    let exit = watch::channel(None);
+    tasks.spawn(feed(far, stdin, exit.1.clone()));
     let (out_end, err_end) = (watch::channel(None), watch::channel(None));
     // Standard output has begun; on standard error the begin record is still to come.
     let carrier = &guest.carrier;
-    let stdout = pump(&mut tasks, carrier, out, end, false, out_end.0);
-    let stderr = pump(&mut tasks, carrier, err, end, true, err_end.0);
-    let exit = watch::channel(None);
+    let pump = |source, before, ended| {
+        let (sender, receiver) = mpsc::channel(PIECES);
+        let pump = Pump { carrier: Arc::clone(carrier), source, end, before, sender, verdict: exit.1.clone() };
+        (pump.run(ended), output(receiver))
+    };
+    let (out, stdout) = pump(out, false, out_end.0);
+    let (err, stderr) = pump(err, true, err_end.0);
+    tasks.spawn(out);
+    tasks.spawn(err);
     let running = Arc::new(Mutex::new(Some(running)));
     let clock = {
         let guard = lock(&running);
@@ -90,8 +101,20 @@ pub(crate) async fn spawn(guest: &Inner, request: &SpawnRequest) -> Result<Proce
     ))
 }
 
-/// Passes on what is written for the command, in frames, and the end of it. Keeps the way in open after that.
-async fn feed(source: Option<DuplexStream>, mut stdin: Pin<Box<dyn AsyncWrite + Send>>) {
+/// The verdict on the command, once there is one.
+type Verdict = Option<Result<Exit, Error>>;
+
+/// Passes on what is written for the command, in frames, and the end of it, until the verdict. Also without input the way in stays open
+/// for as long: a shell that reads its end stops.
+async fn feed(source: Option<DuplexStream>, stdin: Pin<Box<dyn AsyncWrite + Send>>, mut verdict: Receiver<Verdict>) {
+    // At the end `source` is dropped, which tells the writer.
+    tokio::select! {
+        _ = verdict.wait_for(Option::is_some) => {}
+        never = pass_on(source, stdin) => match never {},
+    }
+}
+
+async fn pass_on(source: Option<DuplexStream>, mut stdin: Pin<Box<dyn AsyncWrite + Send>>) -> Infallible {
     if let Some(mut source) = source {
         let mut piece = vec![0; INPUT];
         loop {
@@ -107,59 +130,119 @@ async fn feed(source: Option<DuplexStream>, mut stdin: Pin<Box<dyn AsyncWrite + 
             }
         }
     }
-    std::future::pending::<()>().await;
+    std::future::pending().await
 }
 
 /// How a stream of output ended, once it has.
 type Ended = Option<Result<End, Error>>;
 
-/// Passes on what the command prints until its end record. A reader that went away is no reason to stop.
-fn pump(
-    tasks: &mut JoinSet<()>,
-    carrier: &Arc<dyn Carrier>,
-    mut source: Source,
+/// A piece of output, `None` at its proven end, or what kept it from being whole.
+type Item = Result<Option<Bytes>, Error>;
+
+/// The reader's side of a stream of output.
+fn output(receiver: mpsc::Receiver<Item>) -> ByteStream {
+    ByteStream::new(unfold(receiver, |mut receiver| async {
+        let item = match receiver.recv().await {
+            Some(Ok(None)) => return None,
+            Some(Ok(Some(piece))) => Ok(piece),
+            Some(Err(error)) => Err(error),
+            None => Err(lost("its process was dropped before the output ended")),
+        };
+        Some((item, receiver))
+    }))
+}
+
+/// Passes on what the command prints until its end record. A reader that went away is no reason to stop; a verdict is, a moment later.
+struct Pump {
+    carrier: Arc<dyn Carrier>,
+    source: Source,
     end: Nonce,
-    mut before: bool,
-    ended: watch::Sender<Ended>,
-) -> ByteStream {
-    let carrier = Arc::clone(carrier);
-    let broken = |kind, reason: &str| Error::new(kind).with_effect(Effect::Unknown).because(reason);
-    let (sender, receiver) = mpsc::channel::<Result<Bytes, Error>>(PIECES);
-    tasks.spawn(async move {
-        if !before {
-            source.scanner.expect(end);
+    /// The begin record is still to come.
+    before: bool,
+    sender: mpsc::Sender<Item>,
+    verdict: Receiver<Verdict>,
+}
+
+impl Pump {
+    async fn run(mut self, ended: watch::Sender<Ended>) {
+        let end = self.follow().await;
+        // First of all, since an item waits for its reader.
+        let _ = ended.send(Some(end.clone()));
+        let last = match end {
+            Ok(_) => Ok(None),
+            Err(error) => Err(explain(&*self.carrier, error).await),
+        };
+        let _ = self.sender.send(last).await;
+    }
+
+    async fn follow(&mut self) -> Result<End, Error> {
+        if !self.before {
+            self.source.scanner.expect(self.end);
         }
-        let verdict = loop {
+        let mut rest = Rest::default();
+        loop {
             let mut pieces = Vec::new();
-            let record = match source.scanner.next(|bytes| pieces.push(Bytes::copy_from_slice(bytes))) {
-                Ok(record) => record,
-                Err(e) => break Err(e.with_effect(Effect::Unknown)),
-            };
-            if before {
+            let next = self.source.scanner.next(|bytes| pieces.push(Bytes::copy_from_slice(bytes)));
+            let record = next.map_err(|e| e.with_effect(Effect::Unknown))?;
+            if self.before {
                 if record.is_some() {
-                    before = false;
-                    source.scanner.expect(end);
+                    self.before = false;
+                    self.source.scanner.expect(self.end);
                     continue;
                 }
             } else {
                 for piece in pieces {
-                    let _ = sender.send(Ok(piece)).await;
+                    let _ = self.sender.send(Ok(Some(piece))).await;
                 }
                 if let Some(record) = record {
-                    break End::parse(&record);
+                    return End::parse(&record);
                 }
             }
-            if !matches!(source.fill().await, Ok(n) if n > 0) {
-                break Err(broken(ErrorKind::Lost, "its output ended before the command did"));
+            match rest.fill(&mut self.source, &mut self.verdict).await {
+                Some(Ok(n)) if n > 0 => {}
+                Some(_) => return Err(lost("its output ended before the command did")),
+                None => return Err(self.cut_off()),
             }
-        };
-        // First of all, since an item waits for its reader.
-        let _ = ended.send(Some(verdict.clone()));
-        if let Err(error) = verdict {
-            let _ = sender.send(Err(explain(&*carrier, error).await)).await;
         }
-    });
-    ByteStream::new(unfold(receiver, |mut receiver| async { receiver.recv().await.map(|item| (item, receiver)) }))
+    }
+
+    /// The error of output whose end never came, though the command has its verdict.
+    fn cut_off(&self) -> Error {
+        match &*self.verdict.borrow() {
+            Some(Err(error)) => error.clone(),
+            Some(Ok(exit)) if exit.timed_out => lost("the command timed out, and some of its output may be missing"),
+            _ => lost("the command ended, and some of its output may be missing"),
+        }
+    }
+}
+
+/// What may still come of a stream once the command has its verdict: whoever holds it open must not hold its reader up. The time for which
+/// the reader keeps it waiting is the reader's own.
+struct Rest {
+    time: Duration,
+    bytes: usize,
+}
+
+impl Default for Rest {
+    fn default() -> Self {
+        Self { time: LONGEST_DRAIN, bytes: LARGEST_REST }
+    }
+}
+
+impl Rest {
+    /// Reads once; `None` if that is enough.
+    async fn fill(&mut self, source: &mut Source, verdict: &mut Receiver<Verdict>) -> Option<io::Result<usize>> {
+        tokio::select! {
+            biased;
+            _ = verdict.wait_for(Option::is_some) => {}
+            n = source.fill() => return Some(n),
+        }
+        let begun = Instant::now();
+        let n = timeout(self.time.min(DRAIN), source.fill()).await.ok()?;
+        self.time = self.time.saturating_sub(begun.elapsed());
+        self.bytes = self.bytes.saturating_sub(*n.as_ref().unwrap_or(&0));
+        (!self.time.is_zero() && self.bytes > 0).then_some(n)
+    }
 }
 
 /// Waits for the end, and sees to the limit.
@@ -203,7 +286,11 @@ impl Supervisor {
                 drop(lock(&self.running).take());
                 return Err(Error::new(ErrorKind::Lost)
                     .with_effect(Effect::Unknown)
-                    .because("the shell that ran the command is gone"));
+                    .because("the shell that ran the command is gone, or one of its streams"));
+            }
+            // A stream that broke says nothing of the other.
+            if matches!((&out, &err), (Some(Err(_)), None) | (None, Some(Err(_)))) {
+                drained.get_or_insert(now + DRAIN);
             }
             if let Some(running) = &*lock(&self.running) {
                 self.clock.tick(now, |signal, who| running.signal(signal, who));
@@ -225,7 +312,7 @@ struct GuestProcess {
     running: Arc<Mutex<Option<Running>>>,
     /// The turn of a signal.
     signals: Arc<Semaphore>,
-    exit: watch::Receiver<Option<Result<Exit, Error>>>,
+    exit: Receiver<Verdict>,
     _tasks: JoinSet<()>,
 }
 

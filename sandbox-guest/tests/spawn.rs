@@ -198,3 +198,72 @@ async fn a_sandbox_that_dies_under_a_process_says_why() {
         assert!(std::error::Error::source(&error).is_some());
     }
 }
+
+/// Whoever holds them or stops the shell: after the end of a command its reader and its writer are not held up.
+#[tokio::test]
+async fn its_streams_end_with_it_whoever_holds_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let held = "exec 3<&0; env -i setsid sleep 987.1 <&3 & sleep 0.3";
+    let ways = [
+        ("its shell is killed", format!("{held}; kill -9 $PPID; sleep 987.2")),
+        ("its shell is stopped", format!("{held}; kill -STOP $PPID; exec sleep 987.3")),
+        ("it is over, and a friend lives on", format!("{held}; echo said; exit 3")),
+        (
+            "a friend prints for ever",
+            "env -i setsid -f cat /dev/zero; sleep 0.3; kill -STOP $PPID; exec sleep 987.4".into(),
+        ),
+        (
+            "a friend trickles",
+            format!("env -i setsid bash -c 'while sleep 0.5; do echo .; done' & {held}; kill -9 $PPID"),
+        ),
+    ];
+    let run = |what: &'static str, text: String| {
+        let (guest, _) = Bare::default().guest(dir.path());
+        async move {
+            let request = SpawnRequest::shell(text).with_limit(Duration::from_secs(2)).with_stdin();
+            let mut process = spawn(&guest, request).await;
+            let mut stdin = process.stdin.take().unwrap();
+            let Process { stdout, stderr, .. } = &mut process;
+            let (stdout, stderr) = (take(stdout), take(stderr));
+            // More than the way in holds.
+            let writing = async { while stdin.write_all(&[b'x'; 1 << 20]).await.is_ok() {} };
+            let reading = async { tokio::join!(stdout.finish(), stderr.finish()) };
+            let ended = async { (process.wait().await, Instant::now()) };
+            let all = async { tokio::join!(writing, reading, ended) };
+            let begun = Instant::now();
+            let all = tokio::time::timeout(Duration::from_secs(60), all).await;
+            let ((), (out, _), (end, _)) = all.unwrap_or_else(|_| panic!("{what}: held up"));
+            (what, out, end, begun.elapsed())
+        }
+    };
+    for (what, out, end, took) in futures::future::join_all(ways.map(|(what, text)| run(what, text))).await {
+        match what {
+            "it is over, and a friend lives on" => {
+                assert_eq!((out.unwrap(), end.unwrap().code), (5, 3), "{what}");
+            }
+            "its shell is killed" | "a friend trickles" => {
+                assert_eq!(end.unwrap_err().kind(), ErrorKind::Lost, "{what}");
+                assert_eq!(out.unwrap_err().kind(), ErrorKind::Lost, "{what}");
+            }
+            _ => {
+                assert!(end.unwrap().timed_out, "{what}");
+                assert_eq!(out.unwrap_err().kind(), ErrorKind::Lost, "{what}");
+            }
+        }
+        let most = if what == "a friend trickles" { 45 } else { 15 };
+        assert!(took < Duration::from_secs(most), "{what}: {took:?}");
+    }
+    let _ = std::process::Command::new("pkill").args(["-KILL", "-f", "^sleep 987[.]1"]).status();
+}
+
+/// An end that is told is a proven one.
+#[tokio::test]
+async fn the_output_of_a_dropped_process_is_not_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (guest, _) = Bare::default().guest(dir.path());
+    let mut process = spawn(&guest, SpawnRequest::shell("echo one; exec sleep 986.1")).await;
+    let mut stdout = take(&mut process.stdout);
+    assert_eq!(within("output", stdout.next()).await.unwrap().unwrap(), "one\n");
+    drop(process);
+    assert_eq!(within("the end", stdout.next()).await.unwrap().unwrap_err().kind(), ErrorKind::Lost);
+}

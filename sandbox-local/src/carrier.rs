@@ -1,6 +1,7 @@
 //! Streams to shells inside one sandbox.
 
 use std::fmt;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::fchown;
@@ -33,6 +34,8 @@ pub(crate) struct LocalCarrier {
     identity: Identity,
     kernel: Kernel,
     own_network: bool,
+    /// The most processes and threads.
+    processes: Option<u64>,
     /// Control group files to join.
     join: Vec<PathBuf>,
 }
@@ -48,6 +51,7 @@ impl LocalCarrier {
             nonce: record.nonce.clone(),
             identity: identity.ok_or_else(|| Error::new(ErrorKind::NotFound).because("it does not run"))?,
             own_network: !matches!(record.spec.networking, Networking::Unrestricted),
+            processes: crate::spec::processes(&record.spec.hardening).ok().flatten(),
             join: cgroup::join_files(&record.cgroups),
         })
     }
@@ -101,9 +105,14 @@ impl Carrier for LocalCarrier {
         let stdin = Sender::from_owned_fd(stdin).map_err(failed)?;
         let stdout = Receiver::from_owned_fd(stdout).map_err(failed)?;
         let stderr = Receiver::from_owned_fd(stderr).map_err(failed)?;
+        let (init, most) = (self.identity.init.pid, self.processes);
         let closed = async move {
             match child.wait().await {
-                Ok(status) => Closed::new(status.to_string()),
+                Ok(status) if status.success() => Closed::new(status.to_string()),
+                Ok(status) => {
+                    let full = tokio::task::spawn_blocking(move || fullness(init, most)).await.ok().flatten();
+                    Closed::new(full.map_or_else(|| status.to_string(), |full| format!("{status}, and {full}")))
+                }
                 Err(e) => Closed::new(e.to_string()),
             }
         };
@@ -118,6 +127,25 @@ impl Carrier for LocalCarrier {
         let (host, session, nonce) = (Arc::clone(&self.host), self.session.clone(), self.nonce.clone());
         tokio::task::spawn_blocking(move || host.death(&session, &nonce)).await.ok()?.ok()?
     }
+}
+
+/// Says so if a sandbox has as many processes and threads as it may have, or nearly.
+fn fullness(init: i32, most: Option<u64>) -> Option<String> {
+    let most = most?;
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let own = namespace(&init.to_string())?;
+    let mut count = 0;
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().filter(|name| name.starts_with(|c: char| c.is_ascii_digit())) else { continue };
+        if namespace(pid).as_ref() == Some(&own) {
+            // A process that ended meanwhile has no threads.
+            count += fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |threads| threads.count() as u64);
+        }
+    }
+    // Entering takes several.
+    (count + 8 >= most)
+        .then(|| format!("{count} processes and threads run in the sandbox, of {most} that it may have (pids)"))
 }
 
 impl fmt::Debug for LocalCarrier {

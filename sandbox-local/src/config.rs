@@ -51,7 +51,8 @@ pub struct LocalConfig {
     /// or `/tmp`, nor be `/etc` or hold the state directory.
     pub show: Vec<PathBuf>,
     /// As root, the first of 65,536 kernel users, and groups of the same numbers, that sandboxes run as: no sandbox ever runs as kernel
-    /// user 0. Nobody else may use them, other deployments included. A sandbox keeps the user that it was made with: providers with
+    /// user 0. Nobody else may use them. Deployments may share them: a user that has a process is given to no other sandbox, as long as they
+    /// see each other's processes and have the same `/run`. A sandbox keeps the user that it was made with: providers with
     /// the same state directory need not agree on this, but the users of all of them must exist wherever one of them attaches. Without
     /// root, sandboxes run as the caller.
     pub first_uid: u32,

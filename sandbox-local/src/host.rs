@@ -8,7 +8,7 @@ use sandbox::{Error, ErrorKind};
 
 use crate::argv::Kernel;
 use crate::cgroup::Groups;
-use crate::config::{LocalConfig, USERS};
+use crate::config::LocalConfig;
 use crate::error::io_error;
 use crate::ident;
 use crate::probe;
@@ -16,6 +16,7 @@ use crate::record::Record;
 use crate::spawn::Spawner;
 use crate::store::Store;
 use crate::tools::Tools;
+use crate::users::{self, Claim};
 
 /// This machine, and the sandboxes of one state directory.
 #[derive(Debug)]
@@ -55,14 +56,23 @@ impl Host {
         Ok(Self { config, tools, store, groups, spawner: Spawner::new()?, uid, gid, is_root })
     }
 
-    /// Who the host's programs run as for a sandbox that is being made: as root, a user of the range, spread by the nonce.
-    pub(crate) fn new_kernel(&self, nonce: &str) -> Kernel {
+    /// Who the host's programs run as for a trial: as root, the first user of the range.
+    pub(crate) fn trial_kernel(&self) -> Kernel {
+        match self.is_root {
+            true => Kernel { uid: self.config.first_uid, gid: self.config.first_uid, switch: true },
+            false => Kernel { uid: self.uid, gid: self.gid, switch: false },
+        }
+    }
+
+    /// And for a sandbox that is being made: as root, a user of the range that nobody else has, spread by the nonce. The claim is to be held
+    /// until the sandbox has processes.
+    pub(crate) fn new_kernel(&self, nonce: &str) -> Result<(Kernel, Option<Claim>), Error> {
         if !self.is_root {
-            return Kernel { uid: self.uid, gid: self.gid, switch: false };
+            return Ok((self.trial_kernel(), None));
         }
         let offset = nonce.get(..4).and_then(|n| u32::from_str_radix(n, 16).ok()).unwrap_or(0);
-        let id = self.config.first_uid + offset % USERS;
-        Kernel { uid: id, gid: id, switch: true }
+        let claim = users::claim(self.store.root(), self.config.first_uid, offset)?;
+        Ok((Kernel { uid: claim.uid, gid: claim.uid, switch: true }, Some(claim)))
     }
 
     /// And for one that is there: the user that it was made with, whatever range this provider has.

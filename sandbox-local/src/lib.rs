@@ -97,6 +97,7 @@ mod store;
 mod teardown;
 mod tools;
 mod trash;
+mod users;
 mod verify;
 mod wanted;
 

@@ -67,7 +67,7 @@ impl Local {
     }
 
     pub(crate) async fn probe(&self) -> Result<(), Error> {
-        let kernel = self.host.new_kernel("0001");
+        let kernel = self.host.trial_kernel();
         probe::probe(&self.host.spawner, &runtime()?, &self.host.tools, kernel).await
     }
 

@@ -150,7 +150,7 @@ impl Host {
         recreated: Option<Recreated>,
     ) -> Result<(Record, Child, Unfinished), Error> {
         let nonce = store::nonce()?;
-        let kernel = self.new_kernel(&nonce);
+        let (kernel, claim) = self.new_kernel(&nonce)?;
         let Wanted { plan, uid, gid, foreign, own_network } = wanted;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let mut record = Record {
@@ -188,6 +188,8 @@ impl Host {
         let program = Program { argv, leaves };
         let place = Place { path: &path, plan: &plan, kernel };
         let Started { identity, parent, rest } = start::start(&self.spawner, runtime, &place, &program, deadline)?;
+        // From here on its processes tell whose that user is.
+        drop(claim);
         let enter = Enter { kernel, parent: identity.parent.pid, init: identity.init.pid, own_network, prelude };
         let detach = foreign.then(|| Program { argv: argv::detach(&self.tools, &enter), leaves });
         let roomy = processes.is_none_or(|n| n >= ROOMY);

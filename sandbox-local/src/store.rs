@@ -8,6 +8,7 @@
 //!     box.NONCE/      one sandbox
 //!   .trash/           boxes of sandboxes that are gone, until they are removed
 //!     SESSION.NONCE/
+//!   .users/           as root, where the machine has no better place: kernel users of sandboxes that are being made
 //! ```
 //!
 //! A session is there as soon as its directory is, and gone only when that is: whatever a crash leaves is found by name, without reading
@@ -190,6 +191,10 @@ impl Store {
         self.directory(session).join(format!("{BOX}{nonce}"))
     }
 
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Where boxes wait for their removal.
     pub(crate) fn trash(&self) -> PathBuf {
         self.root.join(TRASH)
@@ -249,7 +254,7 @@ impl Guard {
 }
 
 /// Whether `path` still leads to the open `file`.
-fn is_still(file: &File, path: &Path) -> bool {
+pub(crate) fn is_still(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
         _ => false,

@@ -36,7 +36,7 @@ impl Host {
     /// Looks whether a spec can be had here, and plans it. Makes nothing.
     pub(crate) fn wanted(&self, spec: &Spec) -> Result<Wanted, Error> {
         let (uid, gid) = inner_ids(&spec.hardening)?;
-        let kernel = self.new_kernel("");
+        let kernel = self.trial_kernel();
         let image = image(&spec.image)?;
         let programs = match &image {
             Some(directory) => {

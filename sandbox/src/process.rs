@@ -167,7 +167,8 @@ pub trait ProcessControl: fmt::Debug + Send + Sync {
 
 /// A running command.
 ///
-/// Its output waits for the reader: what nobody reads stalls it, so read or drop both streams (a dropped one is drained).
+/// Its output waits for the reader: what nobody reads stalls it, so read or drop both streams (a dropped one is drained). What was not read
+/// when it is dropped is lost, and its streams say so.
 /// Dropping the process kills the command and what it started, best effort.
 #[must_use = "dropping it kills the command"]
 pub struct Process {

@@ -147,11 +147,13 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - Limits below a second are kept as they are, not rounded.
     /// - A command whose future is dropped is killed.
     /// - A failed command, a dropped future or a timeout costs no other command anything.
-    /// - Whatever a command kills, stops, closes or leaves behind, later commands run.
+    /// - Whatever a command kills, stops, closes or leaves behind, later commands run, unless what it leaves behind uses up a bound of the
+    ///   sandbox.
     ///
     /// `limit` counts on the caller's clock from the moment the command starts; until then, from its turn on, a deadline of the backend's
-    /// own counts. Who hides from its killer on purpose, without the command's variables and output, can outlive the limit, and never the
-    /// sandbox. At the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds
+    /// own counts. Who leaves behind as many processes, or as much memory or disk, as the sandbox may have starves its own later calls: they
+    /// fail in their time, until that ends or the sandbox is reaped. Who hides from its killer on purpose, without the command's variables and
+    /// output, can outlive the limit, and never the sandbox. At the limit the command gets `SIGKILL` (or `SIGTERM`, and `SIGKILL` after `grace`). The call returns at most two seconds
     /// later, plus `grace`.
     ///
     /// # Errors
@@ -169,6 +171,8 @@ pub trait Sandbox: fmt::Debug + Send + Sync + 'static {
     /// - A spawned command's output arrives while it runs.
     /// - A signal reaches a spawned command's process group.
     /// - A spawned command is killed when its handle is dropped.
+    /// - Soon after the end of a spawned command is known, or that it is lost, its output ends, or fails where some may be missing, and writing
+    ///   to it fails, whoever holds its streams.
     ///
     /// Needs [`Capabilities::spawn`]. Output is not capped: it waits for its reader. It waits for its turn as [`exec`](Self::exec) does, and
     /// has it until it ends or is dropped.

@@ -24,6 +24,7 @@ pub(crate) const TRIALS: &[Trial] = &[
     ("ends::a_restart_of_the_machine_is_told", Needs::Nothing, a_restart_of_the_machine_is_told),
     ("ends::who_cannot_look_does_not_conclude", Needs::Nothing, who_cannot_look_does_not_conclude),
     ("ends::a_fork_bomb_ends", Needs::Nothing, a_fork_bomb_ends),
+    ("ends::a_full_sandbox_says_so", Needs::Nothing, a_full_sandbox_says_so),
 ];
 
 pub(crate) const PARTS: &[Part] = &[
@@ -360,6 +361,33 @@ fn a_fork_bomb_ends(bed: &Bed) {
         let begun = Instant::now();
         provider.reap(s.id()).await.unwrap();
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    });
+    assert_nothing_left(bed);
+}
+
+fn a_full_sandbox_says_so(bed: &Bed) {
+    bed.block(async {
+        let mut full = spec("a");
+        full.hardening.pids = sandbox::Limit::Required(64);
+        let provider = bed.provider();
+        let s = provider.provision(&full).await.unwrap();
+        // Out of the killer's sight: what fills the sandbox outlives its command, and goes on when no fork succeeds.
+        let fill = r#"t='trap '\''exec bash -c "$0" "$0"'\'' EXIT; while :; do sleep 1000 & done'
+            for i in 1 2 3; do env -i setsid bash -c "$t" "$t" </dev/null >/dev/null 2>&1 & done; sleep 1"#;
+        let _ = s.exec(ExecRequest::shell(fill).with_limit(Duration::from_secs(5))).await;
+        drop((s, provider));
+        let begun = Instant::now();
+        loop {
+            // A provider that has no shell in there. As the shells of the last one ended, its own may still fit.
+            let s = bed.provider().attach(&full.session).await.unwrap();
+            let result = s.exec(ExecRequest::shell("true").with_limit(Duration::from_secs(1))).await;
+            if result.as_ref().is_err_and(|e| e.to_string().contains("of 64 that it may have (pids)")) {
+                assert_eq!(result.unwrap_err().kind(), ErrorKind::Lost);
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{result:?}");
+        }
+        bed.provider().reap(&full.session).await.unwrap();
     });
     assert_nothing_left(bed);
 }

@@ -299,7 +299,7 @@ fn users_of_root_are_nobody(bed: &Bed) {
     }
     bed.block(async {
         let provider = bed.provider();
-        let mut users = std::collections::HashSet::new();
+        let (mut users, mut shown) = (std::collections::HashSet::new(), std::collections::HashSet::new());
         for session in ["a", "b", "c"] {
             let s = provider.provision(&spec(session)).await.unwrap();
             let mut child = Command::new("sleep").arg("0").stdin(Stdio::null()).spawn().unwrap();
@@ -312,8 +312,10 @@ fn users_of_root_are_nobody(bed: &Bed) {
             let uids: Vec<u32> = line[4..].split_ascii_whitespace().map(|n| n.parse().unwrap()).collect();
             assert!(uids.iter().all(|uid| (0x7000_0000..0x7001_0000).contains(uid)), "{status}");
             users.insert(uids[0]);
+            shown.extend(fs::metadata(format!("/proc/{pid}")).map(|meta| std::os::unix::fs::MetadataExt::uid(&meta)));
         }
-        assert_eq!(users.len(), 3, "each has a user of its own, barring one chance in 20,000");
+        assert_eq!(users.len(), 3, "each has a user of its own");
+        assert!(users.is_subset(&shown), "whoever looks for a free user sees these: {users:?}, and {shown:?}");
         for session in ["a", "b", "c"] {
             provider.reap(&spec(session).session).await.unwrap();
         }

@@ -37,7 +37,9 @@ pub trait ProviderTransferExt: Provider {
     ///   fresh directory beside it, and renamed once the archive has ended properly and the export's own verdict is good.
     /// - Memory is bounded, however large the archive or its names are.
     ///
-    /// Dropping the future ends the export; what is half unpacked is removed a moment later. A sandbox can be as slow as it likes
+    /// Dropping the future ends the export; what is half unpacked is removed a moment later. A process that is
+    /// killed meanwhile leaves its `.sandbox-download-*` directory beside the target: nobody else can tell it from one in use, so remove it
+    /// where no download runs. A sandbox can be as slow as it likes
     /// without being silent: bound the whole, where that matters, by a timeout around the call.
     ///
     /// # Errors

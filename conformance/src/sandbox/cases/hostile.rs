@@ -12,7 +12,8 @@ use super::{B, Case, mark, millis, secs, soon};
 use crate::{Failure, Outcome, ensure, equal, same};
 
 const ENV: &str = "Variables of the spec reach every command byte for byte.";
-const USABLE: &str = "Whatever a command kills, stops, closes or leaves behind, later commands run.";
+const USABLE: &str = "Whatever a command kills, stops, closes or leaves behind, later commands run, unless what it leaves \
+     behind uses up a bound of the sandbox.";
 const APART: &str = "Standard output and standard error are captured apart, byte for byte.";
 const TRUTH: &str = "A tenant can make its own session lie to you; it cannot make a command that ran past its limit look \
      punctual, reach another session, or make a call hang or grow.";

@@ -20,6 +20,8 @@ const NO_WORKDIR: &str =
 const INVALID: &str = "A request that breaks a rule fails as `InvalidRequest` before anything is started.";
 const DRAINED: &str = "Its output waits for the reader: what nobody reads stalls it, so read or drop both streams (a dropped one is drained).";
 const DROPPED: &str = "A spawned command is killed when its handle is dropped.";
+const ENDS: &str = "Soon after the end of a spawned command is known, or that it is lost, its output ends, or fails where some may be missing, \
+     and writing to it fails, whoever holds its streams.";
 
 pub(super) fn cases() -> Vec<Case> {
     let all = vec![
@@ -53,6 +55,7 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("spawn::kill", "Kills the command and what it started, also what left its process group.", kill)
             .races(),
         Case::new("spawn::dropped", DROPPED, dropped).races().profile("faults"),
+        Case::new("spawn::streams_end", ENDS, streams_end),
         Case::new("spawn::limit", "A spawned command that ran into its limit was killed and says so.", limit),
         Case::new(
             "spawn::many_at_once",
@@ -376,6 +379,33 @@ async fn dropped(bed: B) -> Outcome {
         drop(spawned);
     }
     sandbox.unmarked(&mark, secs(10)).await
+}
+
+async fn streams_end(bed: B) -> Outcome {
+    let (sandbox, mark) = (bed.sandbox().await?, mark());
+    // A friend holds all three, out of the killer's sight.
+    let held = format!("exec 3<&0; env -i setsid sleep {mark} <&3 & sleep 0.3");
+    for (what, text) in [
+        ("the end of a command", format!("{held}; exit 3")),
+        ("the end of whatever started it", format!("{held}; kill -9 $PPID; sleep {mark}")),
+        ("the limit of a command that stops everything", format!("{held}; kill -STOP -1; exec sleep {mark}")),
+    ] {
+        let request = SpawnRequest::shell(text).with_limit(secs(3)).with_stdin();
+        let mut process = sandbox.spawn(request).await?;
+        let (stdout, stderr) = (take(&mut process.stdout), take(&mut process.stderr));
+        let stdin = process.stdin.take().ok_or_else(|| Failure::new("spawn", "a standard input", "none"))?;
+        let write = async move {
+            let (mut stdin, piece) = (stdin, filler(1 << 20));
+            while stdin.write_all(&piece).await.is_ok() {}
+        };
+        // However it comes out: only that it does.
+        drop(within(what, secs(20), process.wait()).await?);
+        let all = async { tokio::join!(write, stdout.finish(), stderr.finish()) };
+        let ends = within(&format!("the ends of the streams, after {what}"), secs(20), all).await?;
+        // Here too: that they end, not how.
+        drop(ends);
+    }
+    Ok(())
 }
 
 async fn limit(bed: B) -> Outcome {

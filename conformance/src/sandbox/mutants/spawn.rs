@@ -1,13 +1,18 @@
 //! What can be wrong about commands that one can talk to.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::StreamExt as _;
 use sandbox::{
     ByteStream, Command, Env, Error, ErrorKind, ExecRequest, Exit, Process, ProcessControl, Signal, SpawnRequest,
 };
+use tokio::io::AsyncWrite;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::{Hooks, Mutant};
@@ -157,6 +162,39 @@ fn head(stream: ByteStream, most: usize) -> ByteStream {
         let seen = before + piece.as_ref().map_or(0, bytes::Bytes::len);
         (seen <= most).then_some((piece, (stream, seen)))
     }))
+}
+
+/// A stream whose failure nobody hears of.
+fn mute(stream: ByteStream) -> ByteStream {
+    ByteStream::new(stream.then(|piece| async move {
+        match piece {
+            Ok(piece) => Ok(piece),
+            Err(_) => std::future::pending().await,
+        }
+    }))
+}
+
+/// An input that takes nothing any more where it fails.
+struct Full(Pin<Box<dyn AsyncWrite + Send>>);
+
+impl Full {
+    fn hide<T>(result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if matches!(result, Poll::Ready(Err(_))) { Poll::Pending } else { result }
+    }
+}
+
+impl AsyncWrite for Full {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Self::hide(self.0.as_mut().poll_write(cx, bytes))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::hide(self.0.as_mut().poll_flush(cx))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Self::hide(self.0.as_mut().poll_shutdown(cx))
+    }
 }
 
 #[allow(clippy::too_many_lines)]
@@ -329,6 +367,25 @@ pub(super) fn mutants() -> Vec<Mutant> {
                     Ok(process)
                 });
                 spawn.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Other)))
+            }),
+        ),
+        Mutant::new(
+            "output of a lost command never ends",
+            &["spawn::streams_end"],
+            hooks().spawn(|inner, request| async move {
+                let mut process = inner.spawn(request).await?;
+                process.stderr =
+                    mute(std::mem::replace(&mut process.stderr, ByteStream::new(futures::stream::empty())));
+                Ok(process)
+            }),
+        ),
+        Mutant::new(
+            "writing to a command that ended waits for ever",
+            &["spawn::streams_end"],
+            hooks().spawn(|inner, request| async move {
+                let mut process = inner.spawn(request).await?;
+                process.stdin = process.stdin.take().map(|stdin| Box::pin(Full(stdin)) as _);
+                Ok(process)
             }),
         ),
         Mutant::new(
