@@ -7,6 +7,7 @@ mod export;
 mod gate;
 mod hardening;
 mod hostile;
+mod inputs;
 mod lifetime;
 mod limits;
 mod networking;
