@@ -84,7 +84,9 @@
 //! reap sesn_…: ok (12ms)
 //! ```
 //!
-//! Every wait has a deadline, so nothing hangs. A failure that begins with `after the case` is a leak.
+//! Every wait has a deadline, so nothing hangs. A failure that begins with `after the case` is a leak. One with a `note` did not come to its
+//! rule, since its sandbox did not come up: look at the error, not at the rule. Once three provisions have failed and none has succeeded, no case
+//! is run any more, and the others say so in one line, `not run`, with the first error.
 //!
 //! # 4. Claim a capability
 //!

@@ -9,6 +9,7 @@ pub mod mutants;
 mod setup;
 mod subject;
 mod tar;
+mod up;
 
 pub use bed::Bed;
 pub use cases::{Unseen, cases, unseen};

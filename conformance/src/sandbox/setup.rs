@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use sandbox::{Capabilities, Error, Provider, SessionId};
 use tokio::sync::OnceCell;
 
+use super::up::Up;
 use super::{Bed, GateFixture};
 use crate::{Case, Factory, Need, Outcome, Probe};
 
@@ -45,6 +46,8 @@ pub struct Setup {
     cases: Option<Vec<Case<Self>>>,
     /// Whether commands were seen to run beside this very test.
     pub(super) uncontained: Arc<OnceCell<bool>>,
+    /// Whether sandboxes come up at all.
+    pub(super) up: Arc<Up>,
 }
 
 /// Why there is no provider to try.
@@ -104,6 +107,7 @@ impl Setup {
             probe: None,
             cases: None,
             uncontained: Arc::default(),
+            up: Arc::default(),
         }
     }
 
@@ -174,6 +178,13 @@ impl Setup {
         F: Fn(Arc<dyn Provider>) -> Arc<dyn Provider> + Send + Sync + 'static,
     {
         self.wrap = Some(Arc::new(wrap));
+        self.up = Arc::default();
+        self
+    }
+
+    /// Goes on however many provisions fail.
+    pub(super) fn patient(mut self) -> Self {
+        self.up = Arc::new(Up::patient());
         self
     }
 }
@@ -207,6 +218,7 @@ impl Factory for Setup {
     }
 
     async fn probe(&self) -> Probe<Capabilities> {
+        self.up.begin();
         match (self.connect)().await {
             Ok(provider) => {
                 let provider = self.wrap.as_ref().map_or(Arc::clone(&provider), |wrap| wrap(Arc::clone(&provider)));
