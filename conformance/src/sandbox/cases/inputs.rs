@@ -183,7 +183,7 @@ pub(super) async fn arguments_are_not_options(bed: B) -> Outcome {
     let plain = bed.sandbox().await?;
     let with_lang = bed.provision(&bed.spec_of(&bed.fresh_session()).with_env(lang()?)).await?;
     for (sandbox, of_spec) in [(plain, "without"), (with_lang, "with")] {
-        for name in ["-c", "a b", "$(id)", "a=b", "=", "PATH=/no"] {
+        for name in ["-c", "a b", "$(id)", "a=b", "=", "PATH=no"] {
             let named = env_of(&[("NAME", Bytes::from(name))])?;
             let made = format!("{make} <<'EOF'\n{script}EOF\n");
             let result = sandbox.exec(ExecRequest::shell(made).with_env(named)).await?;
