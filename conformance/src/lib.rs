@@ -92,7 +92,8 @@
 //!
 //! Set its field in [`Capabilities`](::sandbox::Capabilities). The cases that need it are no longer ignored; the claim stands
 //! when they pass. What you do not claim must fail as `Unsupported` before anything is made, and there is a case for that too.
-//! A gate is a program of yours, so its case also needs one to try: [`Setup::with_gate`](sandbox::Setup::with_gate).
+//! A gate is a program of yours, so its case also needs one to try: [`Setup::with_gate`](sandbox::Setup::with_gate). What becomes of a sandbox that
+//! died is asked where [`Setup::with_killer`](sandbox::Setup::with_killer) says how one is killed.
 //!
 //! # 5. Publish a report
 //!

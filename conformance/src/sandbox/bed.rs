@@ -174,6 +174,16 @@ impl Bed {
         Ok(found.map(|inner| self.subject(inner)))
     }
 
+    /// Kills the sandbox of `session` past the provider.
+    pub(super) async fn kill(&self, session: &SessionId) -> Outcome {
+        let failed = |why: String| Failure::new("killing the sandbox", "that it dies", why);
+        let killer = self.setup.killer.as_ref().ok_or_else(|| failed("there is no way to".to_owned()))?;
+        let begun = Instant::now();
+        let killed = within("killing the sandbox", CALL, killer(session.clone())).await?.map_err(failed);
+        self.trail.note(format!("killed {session} past the provider ({:?})", begun.elapsed()));
+        killed
+    }
+
     /// Reaps, which must succeed.
     pub async fn reap(&self, session: &SessionId) -> Outcome {
         let begun = Instant::now();

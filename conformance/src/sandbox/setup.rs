@@ -17,7 +17,11 @@ use crate::{Case, Factory, Need, Outcome, Probe};
 type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Provider>, NoBackend>> + Send + Sync>;
 type Leaks = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Vec<String>> + Send + Sync>;
 type Facts = Arc<dyn Fn() -> BoxFuture<'static, BTreeMap<String, String>> + Send + Sync>;
+type Killer = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 type Wrap = Arc<dyn Fn(Arc<dyn Provider>) -> Arc<dyn Provider> + Send + Sync>;
+
+/// What the cases of dead sandboxes need.
+pub(super) const KILLER: &str = "way to kill a sandbox";
 
 /// Your provider, as the suite takes it.
 ///
@@ -40,6 +44,7 @@ pub struct Setup {
     pub(super) leaks: Option<Leaks>,
     pub(super) wrap: Option<Wrap>,
     pub(super) gate: Option<GateFixture>,
+    pub(super) killer: Option<Killer>,
     mounted_files: bool,
     facts: BTreeMap<String, String>,
     probe: Option<Facts>,
@@ -102,6 +107,7 @@ impl Setup {
             leaks: None,
             wrap: None,
             gate: None,
+            killer: None,
             mounted_files: true,
             facts: BTreeMap::new(),
             probe: None,
@@ -134,6 +140,18 @@ impl Setup {
     #[must_use]
     pub fn with_gate(mut self, gate: GateFixture) -> Self {
         self.gate = Some(gate);
+        self
+    }
+
+    /// Kills a session's sandbox as an accident would, past the provider, which finds it dead: its first process, its machine. Without it the cases
+    /// of what becomes of a dead sandbox are not applicable. What it fails with fails the case.
+    #[must_use]
+    pub fn with_killer<F, Fut>(mut self, killer: F) -> Self
+    where
+        F: Fn(SessionId) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        self.killer = Some(Arc::new(move |session| Box::pin(killer(session))));
         self
     }
 
@@ -209,6 +227,11 @@ impl Factory for Setup {
         if self.gate.is_none() {
             let gated = cases.iter_mut().filter_map(|case| case.needs.as_mut()).filter(|need| need.claim == "gate");
             gated.for_each(|need| *need = Need { claim: "gate to try it with", holds: |_| false });
+        }
+        if self.killer.is_none() {
+            let of_the_dead =
+                cases.iter_mut().filter_map(|case| case.needs.as_mut()).filter(|need| need.claim == KILLER);
+            of_the_dead.for_each(|need| need.holds = |_| false);
         }
         if !self.mounted_files {
             let of_mounts = cases.iter_mut().filter(|case| case.id == "write::onto_a_mount_point");
