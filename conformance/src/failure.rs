@@ -15,12 +15,49 @@ pub struct Failure {
     pub want: String,
     /// What came.
     pub got: String,
+    reach: Reach,
+}
+
+/// How far a case came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// To what its rule says.
+    Rule,
+    /// Not that far: what it is asked of did not come up.
+    Short,
+    /// Nowhere: it was not run.
+    Nowhere,
 }
 
 impl Failure {
     /// A failure of `step`.
     pub fn new(step: impl Into<String>, want: impl Into<String>, got: impl Into<String>) -> Self {
-        Self { step: step.into(), want: want.into(), got: got.into() }
+        Self { step: step.into(), want: want.into(), got: got.into(), reach: Reach::Rule }
+    }
+
+    /// A case that was not run.
+    pub(crate) fn not_run(why: impl fmt::Display) -> Self {
+        let got = format!("not run: {why}").replace(char::is_control, " ");
+        Self { reach: Reach::Nowhere, ..Self::new("the case", "that it is run", got) }
+    }
+
+    /// Says that the case did not come to what its rule says.
+    pub(crate) fn before_the_rule(mut self) -> Self {
+        if self.reach == Reach::Rule {
+            self.reach = Reach::Short;
+        }
+        self
+    }
+
+    /// As it is told of a case with that rule. `more` is about what the case did.
+    pub(crate) fn told(&self, rule: &str, more: &str) -> String {
+        match self.reach {
+            Reach::Rule => format!("rule  {rule}\n{self}{more}"),
+            Reach::Short => format!(
+                "rule  {rule}\nnote  this rule was not reached: what the case runs on did not come up\n{self}{more}"
+            ),
+            Reach::Nowhere => self.got.clone(),
+        }
     }
 
     /// Says where in a case with many steps it happened.

@@ -89,13 +89,16 @@
 //! reap sesn_…: ok (12ms)
 //! ```
 //!
-//! Every wait has a deadline, so nothing hangs. A failure that begins with `after the case` is a leak.
+//! Every wait has a deadline, so nothing hangs. A failure that begins with `after the case` is a leak. One with a `note` did not come to its
+//! rule, since its sandbox did not come up: look at the error, not at the rule. Once three provisions have failed and none has succeeded, no case
+//! is run any more, and the others say so in one line, `not run`, with the first error.
 //!
 //! # 4. Claim a capability
 //!
 //! Set its field in [`Capabilities`](::sandbox::Capabilities). The cases that need it are no longer ignored; the claim stands
 //! when they pass. What you do not claim must fail as `Unsupported` before anything is made, and there is a case for that too.
-//! A gate is a program of yours, so its case also needs one to try: [`Setup::with_gate`](sandbox::Setup::with_gate).
+//! A gate is a program of yours, so its case also needs one to try: [`Setup::with_gate`](sandbox::Setup::with_gate). What becomes of a sandbox that
+//! died is asked where [`Setup::with_killer`](sandbox::Setup::with_killer) says how one is killed.
 //!
 //! # 5. Publish a report
 //!

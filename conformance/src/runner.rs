@@ -169,14 +169,14 @@ pub(crate) async fn run_case<F: Factory>(factory: &F, case: &Case<F>, slow: bool
         run_once(factory, case).await.map_err(|(failure, trail)| {
             let times = if rounds > 1 { format!("\nround {round} of {rounds}") } else { String::new() };
             let trail = if trail.is_empty() { trail } else { format!("\n--- what it did last\n{trail}") };
-            format!("rule  {}\n{failure}{times}{trail}", case.rule)
+            failure.told(case.rule, &format!("{times}{trail}"))
         })?;
     }
     Ok(())
 }
 
 async fn run_once<F: Factory>(factory: &F, case: &Case<F>) -> Result<(), (Failure, String)> {
-    let bare = |failure| (failure, String::new());
+    let bare = |failure: Failure| (failure.before_the_rule(), String::new());
     let context = match timeout(FIXTURE, factory.open(case.id)).await {
         Ok(opened) => Arc::new(opened.map_err(bare)?),
         Err(_) => return Err(bare(late("making what the case runs on", FIXTURE))),

@@ -10,6 +10,7 @@ mod setup;
 mod subject;
 mod tar;
 mod traces;
+mod up;
 
 pub use bed::Bed;
 pub use cases::{Unseen, cases, unseen};

@@ -23,6 +23,7 @@ fn main() -> std::process::ExitCode {
             async move { Ok(Arc::new(provider?) as Arc<dyn Provider>) }
         })
         .with_facts(facts::of_this_machine)
+        .with_killer(|session| async move { first::kill(session.as_str()) })
         .with_leak_check(move |session| {
             let place = state.join(session.as_str());
             let mut left = traces_of(&place);
@@ -30,6 +31,29 @@ fn main() -> std::process::ExitCode {
             async move { left }
         }),
     )
+}
+
+#[cfg(target_os = "linux")]
+mod first {
+    use std::fs;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    /// Kills the first process of a session's sandbox: one that is the first of its namespace, and has that session's files.
+    pub(super) fn kill(session: &str) -> Result<(), String> {
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let process = entry.path();
+            let status = fs::read_to_string(process.join("status")).unwrap_or_default();
+            let inside = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+            let numbers: Vec<_> = inside.split_whitespace().collect();
+            let mounts = || fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+            if numbers.len() > 1 && numbers.last() == Some(&"1") && mounts().contains(session) {
+                let pid = numbers[0].parse().ok().and_then(Pid::from_raw).ok_or("a number that is none")?;
+                return kill_process(pid, Signal::KILL).map_err(|e| e.to_string());
+            }
+        }
+        Err(format!("{session} has no first process"))
+    }
 }
 
 #[cfg(target_os = "linux")]

@@ -18,9 +18,14 @@ fn absent_here() -> impl Iterator<Item = &'static str> {
 
 fn setup(world: &std::sync::Arc<plain::World>) -> Setup {
     let (world, place, gate) = (std::sync::Arc::clone(world), std::sync::Arc::clone(world), world.gate());
+    let scene = std::sync::Arc::clone(&place);
     let setup = Setup::new("plain", move || {
         let provider = world.provider();
         async move { Ok(provider) }
+    });
+    let setup = setup.with_killer(move |session| {
+        let killed = scene.kill(&session);
+        async move { killed }
     });
     setup.with_gate(gate).with_leak_check(move |session| {
         let left = place.left(&session);

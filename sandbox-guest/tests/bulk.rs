@@ -231,6 +231,28 @@ async fn nothing_is_written_if_one_is_below_a_file() {
     }
 }
 
+/// Members are counted from the first of the batch, not of the delivery.
+#[tokio::test]
+async fn a_failure_in_a_later_delivery_names_its_member() {
+    let dir = tempfile::tempdir().unwrap();
+    for (what, guest) in guests(dir.path()) {
+        let d = dir.path().join(what);
+        std::fs::create_dir_all(d.join("dir")).unwrap();
+        std::fs::write(d.join("blocker"), "blocker").unwrap();
+        // What is above the members is looked at for one delivery at a time.
+        for (bad, kind, there) in [("blocker/f", ErrorKind::NotDirectory, 1024), ("dir", ErrorKind::IsDirectory, 1050)]
+        {
+            let name = |i| if i == 1050 { d.join(bad) } else { d.join(format!("there/{i}")) };
+            let error = write_all(&guest, (0..1100).map(|i| file(&name(i), "x")).collect()).await.unwrap_err();
+            let told = (error.kind(), error.member(), error.effect());
+            assert_eq!(told, (kind, Some(1050), Effect::Partial), "{what}: {error}");
+            assert_eq!(error.path(), Some(&at(&d.join(bad))));
+            assert_eq!(std::fs::read_dir(d.join("there")).unwrap().count(), there, "{what} {bad}");
+            std::fs::remove_dir_all(d.join("there")).unwrap();
+        }
+    }
+}
+
 /// Directories of a batch are for all, whatever the shell's umask and however the members travel.
 #[tokio::test]
 async fn directories_are_made_with_mode_0755() {

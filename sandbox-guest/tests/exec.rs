@@ -122,6 +122,17 @@ async fn variables() {
         .with_env(Env::new().with("ONE", "1").unwrap().with("PLAIN", "other").unwrap());
     assert_eq!(run_request(&guest, one).await.stdout.bytes, "other 1\n");
     assert_eq!(run(&guest, "echo $PLAIN $ONE").await.stdout.bytes, "v\n");
+    // Also those of one request that no shell in between sets itself.
+    let (guest, _) = Bare::default().guest(dir.path());
+    let special =
+        [("LANG", "xx_XX"), ("LC_ALL", "C.UTF-8"), ("IFS", ":"), ("UID", "7"), ("PS4", "+"), ("BASH_ENV", "/no")];
+    for (name, value) in special {
+        let print = || ExecRequest::args(["printenv", name]);
+        let before = run_request(&guest, print()).await.stdout.bytes;
+        let one = print().with_env(Env::new().with(name, value).unwrap());
+        assert_eq!(run_request(&guest, one).await.stdout.bytes, format!("{value}\n"));
+        assert_eq!(run_request(&guest, print()).await.stdout.bytes, before, "{name}");
+    }
 }
 
 #[tokio::test]

@@ -48,6 +48,14 @@ async fn what_cannot_be_written() {
         let error = write(&guest, Path::new("/proc/version"), &vec![0; size]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotWritable, "{error}");
     }
+    let long = "n".repeat(256);
+    for name in [format!("no/such/{long}"), format!("no/{long}/parent")] {
+        for size in [0usize, 1, 256 << 10] {
+            let error = write(&guest, &d.join(&name), &vec![0; size]).await.unwrap_err();
+            assert_eq!((error.kind(), error.reason()), (ErrorKind::NotWritable, Some("File name too long")), "{error}");
+            assert!(!d.join("no").exists(), "{name} {size}");
+        }
+    }
     assert_eq!(std::fs::read(d.join("file")).unwrap(), b"blocker");
     assert_eq!(std::fs::read(d.join("dir/inner")).unwrap(), b"inner");
     assert_eq!(residue(d), Vec::<PathBuf>::new());

@@ -1,6 +1,7 @@
 //! What the body of a case gets: a provider, a fresh session, and calls that fail by name when they take too long.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ pub struct Bed {
     honest: Arc<dyn Provider>,
     sessions: Mutex<BTreeSet<SessionId>>,
     trail: Arc<Trail>,
+    /// Whether a provision of this case made a sandbox.
+    came_up: AtomicBool,
 }
 
 /// The last things a case did.
@@ -42,11 +45,15 @@ impl Trail {
 
 impl Bed {
     pub(super) async fn open(setup: &Setup, _: &str) -> Outcome<Self> {
+        if let Some(failure) = setup.up.gives_up() {
+            return Err(failure);
+        }
         let honest = Self::connect(setup).await?;
         let provider = setup.wrap.as_ref().map_or(Arc::clone(&honest), |wrap| wrap(Arc::clone(&honest)));
         let session = SessionId::generate();
         let sessions = Mutex::new(BTreeSet::from([session.clone()]));
-        Ok(Self { setup: setup.clone(), session, provider, honest, sessions, trail: Arc::default() })
+        let (setup, trail, came_up) = (setup.clone(), Arc::default(), AtomicBool::new(false));
+        Ok(Self { setup, session, provider, honest, sessions, trail, came_up })
     }
 
     async fn connect(setup: &Setup) -> Outcome<Arc<dyn Provider>> {
@@ -110,7 +117,15 @@ impl Bed {
 
     /// A sandbox from `spec`.
     pub async fn provision(&self, spec: &Spec) -> Outcome<Subject> {
-        self.try_provision(spec).await?.map_err(|e| unexpected("provision", "a sandbox", &e))
+        let made = self.try_provision(spec).await;
+        made.and_then(|made| made.map_err(|e| unexpected("provision", "a sandbox", &e))).map_err(|failure| {
+            // What the rule says comes later, unless it is about a second one.
+            if self.came_up.load(Ordering::Relaxed) {
+                return failure;
+            }
+            self.setup.up.failed(&failure);
+            failure.before_the_rule()
+        })
     }
 
     /// What comes of provisioning `spec`.
@@ -128,7 +143,9 @@ impl Bed {
         let made = within("provision", CALL * 2, provider.provision(spec)).await?;
         self.note(begun, &format!("provision {}", spec.session), &made);
         if made.is_ok() {
+            self.setup.up.came();
             self.must_be_contained(&spec.session).await?;
+            self.came_up.store(true, Ordering::Relaxed);
         }
         Ok(made.map(|inner| self.subject(inner)))
     }
@@ -155,6 +172,16 @@ impl Bed {
         let found = within("attach", CALL, self.provider.attach(session)).await?;
         self.note(begun, &format!("attach {session}"), &found);
         Ok(found.map(|inner| self.subject(inner)))
+    }
+
+    /// Kills the sandbox of `session` past the provider.
+    pub(super) async fn kill(&self, session: &SessionId) -> Outcome {
+        let failed = |why: String| Failure::new("killing the sandbox", "that it dies", why);
+        let killer = self.setup.killer.as_ref().ok_or_else(|| failed("there is no way to".to_owned()))?;
+        let begun = Instant::now();
+        let killed = within("killing the sandbox", CALL, killer(session.clone())).await?.map_err(failed);
+        self.trail.note(format!("killed {session} past the provider ({:?})", begun.elapsed()));
+        killed
     }
 
     /// Reaps, which must succeed.

@@ -1,12 +1,14 @@
 //! The cases, by area.
 
 mod batch;
+mod dead;
 mod dropped;
 mod exec;
 mod export;
 mod gate;
 mod hardening;
 mod hostile;
+mod inputs;
 mod lifetime;
 mod limits;
 mod networking;
@@ -35,7 +37,7 @@ type B = Arc<Bed>;
 /// Every case of the suite.
 pub fn cases() -> Vec<Case> {
     let core = [exec::cases(), limits::cases(), overrun::cases(), dropped::cases()].concat();
-    let life = [provider::cases(), lifetime::cases(), owned::cases()].concat();
+    let life = [provider::cases(), dead::cases(), lifetime::cases(), owned::cases()].concat();
     let files = [read::cases(), write::cases(), target::cases(), batch::cases(), export::cases()].concat();
     let rest = [spawn::cases(), networking::cases(), gate::cases(), hardening::cases(), hostile::cases()].concat();
     [core, life, files, rest].concat()
@@ -58,18 +60,10 @@ pub fn unseen() -> &'static [Unseen] {
     }
     const ALL: &[Unseen] = &[
         unseen(
-            "A sandbox that is there but dead is replaced, and [`Sandbox::recreated`] says so.",
-            "nothing that a caller can do kills a sandbox and leaves it there",
-        ),
-        unseen(
             "`NotFound` also for a sandbox that is dead, being made or being removed;",
             "a caller cannot hold a sandbox in one of these states",
         ),
         unseen("`NotOurs` if the name is taken by something else.", "what has a name is the backend's own matter"),
-        unseen(
-            "Every handle of this sandbox says the same, in every process.",
-            "only of a sandbox that replaced a dead one is there something to say",
-        ),
         unseen(
             "`Busy` if another process is changing this session's sandbox for longer than the provider's time limit, or again and again;",
             "the limits are the provider's own",

@@ -66,7 +66,8 @@ impl Mutant {
     #[must_use]
     pub fn around(&self, setup: &Setup) -> Setup {
         let hooks = Arc::clone(&self.hooks);
-        setup.clone().with_wrapper(move |provider| hooks::wrap(provider, Arc::clone(&hooks)))
+        // A case that is not run has noticed nothing.
+        setup.clone().with_wrapper(move |provider| hooks::wrap(provider, Arc::clone(&hooks))).patient()
     }
 
     /// Runs the cases that must notice around `setup`, and answers those that did not: passed, by id, or not applicable, with

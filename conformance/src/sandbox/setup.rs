@@ -10,13 +10,18 @@ use futures::future::BoxFuture;
 use sandbox::{Capabilities, Error, Provider, SessionId};
 use tokio::sync::OnceCell;
 
+use super::up::Up;
 use super::{Bed, GateFixture};
 use crate::{Case, Factory, Need, Outcome, Probe};
 
 type Connect = Arc<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Provider>, NoBackend>> + Send + Sync>;
 type Leaks = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Vec<String>> + Send + Sync>;
 type Facts = Arc<dyn Fn() -> BoxFuture<'static, BTreeMap<String, String>> + Send + Sync>;
+type Killer = Arc<dyn Fn(SessionId) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 type Wrap = Arc<dyn Fn(Arc<dyn Provider>) -> Arc<dyn Provider> + Send + Sync>;
+
+/// What the cases of dead sandboxes need.
+pub(super) const KILLER: &str = "way to kill a sandbox";
 
 /// Your provider, as the suite takes it.
 ///
@@ -39,12 +44,15 @@ pub struct Setup {
     pub(super) leaks: Option<Leaks>,
     pub(super) wrap: Option<Wrap>,
     pub(super) gate: Option<GateFixture>,
+    pub(super) killer: Option<Killer>,
     mounted_files: bool,
     facts: BTreeMap<String, String>,
     probe: Option<Facts>,
     cases: Option<Vec<Case<Self>>>,
     /// Whether commands were seen to run beside this very test.
     pub(super) uncontained: Arc<OnceCell<bool>>,
+    /// Whether sandboxes come up at all.
+    pub(super) up: Arc<Up>,
 }
 
 /// Why there is no provider to try.
@@ -99,11 +107,13 @@ impl Setup {
             leaks: None,
             wrap: None,
             gate: None,
+            killer: None,
             mounted_files: true,
             facts: BTreeMap::new(),
             probe: None,
             cases: None,
             uncontained: Arc::default(),
+            up: Arc::default(),
         }
     }
 
@@ -130,6 +140,18 @@ impl Setup {
     #[must_use]
     pub fn with_gate(mut self, gate: GateFixture) -> Self {
         self.gate = Some(gate);
+        self
+    }
+
+    /// Kills a session's sandbox as an accident would, past the provider, which finds it dead: its first process, its machine. Without it the cases
+    /// of what becomes of a dead sandbox are not applicable. What it fails with fails the case.
+    #[must_use]
+    pub fn with_killer<F, Fut>(mut self, killer: F) -> Self
+    where
+        F: Fn(SessionId) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        self.killer = Some(Arc::new(move |session| Box::pin(killer(session))));
         self
     }
 
@@ -174,6 +196,13 @@ impl Setup {
         F: Fn(Arc<dyn Provider>) -> Arc<dyn Provider> + Send + Sync + 'static,
     {
         self.wrap = Some(Arc::new(wrap));
+        self.up = Arc::default();
+        self
+    }
+
+    /// Goes on however many provisions fail.
+    pub(super) fn patient(mut self) -> Self {
+        self.up = Arc::new(Up::patient());
         self
     }
 }
@@ -199,6 +228,11 @@ impl Factory for Setup {
             let gated = cases.iter_mut().filter_map(|case| case.needs.as_mut()).filter(|need| need.claim == "gate");
             gated.for_each(|need| *need = Need { claim: "gate to try it with", holds: |_| false });
         }
+        if self.killer.is_none() {
+            let of_the_dead =
+                cases.iter_mut().filter_map(|case| case.needs.as_mut()).filter(|need| need.claim == KILLER);
+            of_the_dead.for_each(|need| need.holds = |_| false);
+        }
         if !self.mounted_files {
             let of_mounts = cases.iter_mut().filter(|case| case.id == "write::onto_a_mount_point");
             of_mounts.for_each(|case| case.needs = Some(Need { claim: "mounted files", holds: |_| false }));
@@ -207,6 +241,7 @@ impl Factory for Setup {
     }
 
     async fn probe(&self) -> Probe<Capabilities> {
+        self.up.begin();
         match (self.connect)().await {
             Ok(provider) => {
                 let provider = self.wrap.as_ref().map_or(Arc::clone(&provider), |wrap| wrap(Arc::clone(&provider)));

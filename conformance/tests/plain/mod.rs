@@ -19,9 +19,9 @@ use async_trait::async_trait;
 use futures::StreamExt;
 use rustix::process::{Pid, Signal};
 use sandbox::{
-    ByteStream, Capabilities, Effect, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch, FileWrite,
-    Networking, Owned, OwnedState, OwnedStream, Process, Provider, ProviderExt, ReadStream, Recreated, Sandbox,
-    SandboxPath, SessionId, SpawnRequest, Spec,
+    ByteStream, Capabilities, Death, Effect, Error, ErrorKind, ExecRequest, ExecResult, ExportStream, FileBatch,
+    FileWrite, Networking, Owned, OwnedState, OwnedStream, Process, Provider, ProviderExt, ReadStream, Recreated,
+    Sandbox, SandboxPath, SessionId, SpawnRequest, Spec,
 };
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
@@ -64,6 +64,14 @@ impl World {
     pub(crate) fn left(&self, session: &SessionId) -> Vec<String> {
         let dir = self.dir(session);
         dir.exists().then(|| format!("{} is there", dir.display())).into_iter().collect()
+    }
+
+    /// Kills the first process of a session's sandbox, which stays there, dead.
+    #[allow(dead_code, reason = "not every test kills one")]
+    pub(crate) fn kill(&self, session: &SessionId) -> Result<(), String> {
+        let init = Init::read(&self.dir(session)).filter(Init::lives).and_then(|init| Pid::from_raw(init.pid));
+        let init = init.ok_or_else(|| format!("{session} has no process"))?;
+        rustix::process::kill_process(init, Signal::KILL).map_err(|e| e.to_string())
     }
 
     fn dir(&self, session: &SessionId) -> PathBuf {
@@ -160,7 +168,9 @@ fn fault(error: std::io::Error) -> Error {
 
 impl Plain {
     fn handle(&self, spec: Spec, init: Init) -> Arc<dyn Sandbox> {
-        Arc::new(Place { world: Arc::clone(&self.0), spec, init })
+        let recreated = std::fs::read_to_string(self.0.dir(&spec.session).join("recreated")).ok();
+        let recreated = recreated.map(|detail| Recreated::new(Death::Ended, detail));
+        Arc::new(Place { world: Arc::clone(&self.0), spec, init, recreated })
     }
 
     /// The sandbox of `dir`, if it runs.
@@ -220,8 +230,12 @@ impl Provider for Plain {
             }
             return Ok(self.handle(made, init));
         }
+        let died = Init::read(&dir).is_some();
         let _ = std::fs::remove_dir_all(&dir);
         let init = self.make(&dir, spec).await?;
+        if died {
+            std::fs::write(dir.join("recreated"), "it was found dead").map_err(fault)?;
+        }
         Ok(self.handle(spec.clone(), init))
     }
 
@@ -297,6 +311,7 @@ struct Place {
     world: Arc<World>,
     spec: Spec,
     init: Init,
+    recreated: Option<Recreated>,
 }
 
 impl Place {
@@ -322,7 +337,7 @@ impl Sandbox for Place {
     }
 
     fn recreated(&self) -> Option<&Recreated> {
-        None
+        self.recreated.as_ref()
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {

@@ -94,10 +94,15 @@ async fn modes(bed: B) -> Outcome {
     let mut first = many("first")?;
     first.push(file("/tmp/m/asked", "x")?.with_mode(0o640));
     deliver(&sandbox, first).await?;
-    sandbox.ok("cd /tmp/m; chmod 755 1; chmod 600 2; chmod 4711 3").await?;
+    let links = "ln -sf asked 4; ln -sf nowhere 5; ln -sf /etc/passwd 6; ln -sf 7 8";
+    sandbox.ok(&format!("cd /tmp/m; chmod 755 1; chmod 600 2; chmod 4711 3; chmod 600 7; {links}")).await?;
     deliver(&sandbox, many("second")?).await?;
-    let found = sandbox.ok("cd /tmp/m; stat -c %a 0 1 2 3 39 asked; cat 1 39").await?;
-    equal("modes of many, new and replaced", found, "644\n755\n600\n4711\n644\n640\nsecondsecond")
+    let found = sandbox.ok("cd /tmp/m; stat -c %a 0 1 2 3 39 asked; cat 1 39 asked").await?;
+    equal("modes of many, new and replaced", found, "644\n755\n600\n4711\n644\n640\nsecondsecondx")?;
+    let found = sandbox.ok("cd /tmp/m; stat -c '%a %F' 4 5 6 7 8; cat 4 5 6 7 8; ls nowhere 2>/dev/null; true").await?;
+    let [new, kept] = ["644 regular file\n", "600 regular file\n"];
+    let wanted = [new, new, new, kept, new, &"second".repeat(5)].concat();
+    equal("links among many that were replaced", found, wanted)
 }
 
 async fn names(bed: B) -> Outcome {
@@ -157,8 +162,22 @@ async fn stops_at_the_first_failure(bed: B) -> Outcome {
         let found = sandbox.ok("cd /tmp/b; ls -A; cat dir/inner").await?;
         equal(&format!("what is there after member {bad} failed"), found, format!("{landed}dir\ninner\n"))?;
     }
+    // A batch that is too long for one delivery.
+    for bad in [LATE, 2 * LATE] {
+        let long = |n| if n == bad { file("/tmp/b/dir", "x") } else { file(format!("/tmp/l/{n}"), "") };
+        let files = (0..bad + 50).map(long).collect::<Outcome<_>>()?;
+        let what = format!("member {bad} of {}", bad + 50);
+        let error = failure(&sandbox, &what, ErrorKind::IsDirectory, files).await?;
+        let told = (error.kind(), error.member(), error.effect());
+        equal(&what, told, (ErrorKind::IsDirectory, Some(bad), Effect::Partial))?;
+        let found = sandbox.ok("cd /tmp/l; ls -A | wc -l; ls -A | sort -n | tail -n 1; rm -r /tmp/l").await?;
+        equal(&format!("how many are there after {what}, and the last"), found, format!("{bad}\n{}\n", bad - 1))?;
+    }
     Ok(())
 }
+
+/// A member that comes after the parts that a batch may be taken in: the first ends before the 1024th.
+const LATE: usize = 1050;
 
 /// The error of a batch that must fail as `kind`.
 async fn failure(sandbox: &Subject, what: &str, kind: ErrorKind, batch: Vec<FileWrite<'_>>) -> Outcome<sandbox::Error> {
@@ -240,7 +259,17 @@ async fn below_a_file(bed: B) -> Outcome {
             equal(&what, sandbox.ok("cd /tmp/b; ls -A; ls -A there; cat blocker").await?, before)?;
         }
     }
-    Ok(())
+    // A longer batch may be taken in parts, of which those before stay.
+    let what = format!("{LATE} members, blocker/f, 50 members");
+    let mut batch = (0..LATE).map(fine).collect::<Outcome<Vec<_>>>()?;
+    batch.push(file("/tmp/b/blocker/f", "x")?);
+    batch.extend((LATE..LATE + 50).map(fine).collect::<Outcome<Vec<_>>>()?);
+    let error = failure(&sandbox, &what, ErrorKind::NotDirectory, batch).await?;
+    equal(&what, (error.kind(), error.member()), (ErrorKind::NotDirectory, Some(LATE)))?;
+    let after = format!(
+        "cd /tmp/b; cat blocker; for ((n = {LATE}; n < {LATE} + 50; n++)); do ls there/*/$n; done 2>/dev/null; true"
+    );
+    equal("what came after it", sandbox.ok(&after).await?, "blocks\n")
 }
 
 async fn repeated(bed: B) -> Outcome {

@@ -2,13 +2,12 @@
 
 use std::time::Instant;
 
-use bytes::Bytes;
-use sandbox::{Effect, Env, ErrorKind, ExecRequest};
+use sandbox::{Effect, ErrorKind, ExecRequest};
 
-use super::super::bed::{path, refused, unexpected};
+use super::super::bed::{path, refused};
 use super::super::subject::told;
 use super::{B, Case, mark, millis, secs, two_million};
-use crate::{Outcome, ensure, equal, same, short};
+use crate::{Outcome, ensure, equal, same};
 
 const APART: &str = "Standard output and standard error are captured apart, byte for byte.";
 const CODE: &str =
@@ -37,14 +36,14 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         Case::new("exec::starts_in_the_workdir", WORKDIR, starts_in_the_workdir),
         Case::new("exec::workdir_of_the_spec", WORKDIR, workdir_of_the_spec),
-        Case::new("exec::env_is_exact", ENV, env_is_exact),
-        Case::new("exec::env_of_every_size", ENV, env_of_every_size),
-        Case::new("exec::request_env_is_for_one_command", ONE_REQUEST, request_env_is_for_one_command),
+        Case::new("exec::env_is_exact", ENV, super::inputs::env_is_exact),
+        Case::new("exec::env_of_every_size", ENV, super::inputs::env_of_every_size),
+        Case::new("exec::request_env_is_for_one_command", ONE_REQUEST, super::inputs::request_env_is_for_one_command),
         Case::new("exec::request_workdir_is_for_one_command", ONE_REQUEST, request_workdir_is_for_one_command),
         Case::new("exec::workdir_that_is_none", NO_WORKDIR, workdir_that_is_none),
         Case::new("exec::nothing_carries_over", ONE_REQUEST, nothing_carries_over),
-        Case::new("exec::arguments_are_exact", ARGS, arguments_are_exact),
-        Case::new("exec::arguments_are_not_options", ARGS, arguments_are_not_options),
+        Case::new("exec::arguments_are_exact", ARGS, super::inputs::arguments_are_exact),
+        Case::new("exec::arguments_are_not_options", ARGS, super::inputs::arguments_are_not_options),
         Case::new("exec::long_texts", "A shell text of any length up to the bound runs whole.", long_texts),
         Case::new("exec::stdin_is_empty", "The standard input of a command is empty.", stdin_is_empty),
         Case::new("exec::cap_drains", CAP, cap_drains),
@@ -146,86 +145,6 @@ async fn workdir_of_the_spec(bed: B) -> Outcome {
     Ok(())
 }
 
-/// Values that somebody expands, folds, trims or recodes.
-fn values() -> Vec<(&'static str, Bytes)> {
-    vec![
-        ("PLAIN", Bytes::from_static(b"value")),
-        ("EMPTY", Bytes::new()),
-        ("SPACED", Bytes::from_static(b"  two  words  ")),
-        ("EXPANDS", Bytes::from_static(b"$(PLAIN) $PLAIN ${PLAIN} $$ `id` $lit")),
-        ("QUOTES", Bytes::from_static(b"'\"\\ \\n \\x41 %s *?[a]")),
-        ("LINES", Bytes::from_static(b"one\ntwo\r\n\tthree\n")),
-        ("EQUALS", Bytes::from_static(b"a=b=c")),
-        ("HIGH", Bytes::from_static(b"\xff\xfe\x80 \xc3\xa9")),
-        ("_", Bytes::from_static(b"lost to the shell")),
-        ("_x", Bytes::from_static(b"kept")),
-    ]
-}
-
-fn env_of(values: &[(&'static str, Bytes)]) -> Outcome<Env> {
-    let mut env = Env::new();
-    for (name, value) in values.iter().filter(|(name, _)| *name != "_") {
-        env.set(*name, value.clone()).map_err(|e| unexpected("a variable of the suite", "a legal one", &e))?;
-    }
-    Ok(env)
-}
-
-/// Wants each variable of `values` in what a program was given.
-async fn expect_env(sandbox: &super::super::Subject, request: ExecRequest, values: &[(&str, Bytes)]) -> Outcome {
-    let result = sandbox.exec(request).await?;
-    let given: Vec<_> = result.stdout.bytes.split(|b| *b == 0).collect();
-    for (name, value) in values.iter().filter(|(name, _)| *name != "_") {
-        let wanted = [name.as_bytes(), b"=", value].concat();
-        let prefix = &wanted[..=name.len()];
-        let got: Vec<_> = given.iter().filter(|entry| entry.starts_with(prefix)).collect();
-        ensure(got == [&&wanted[..]], &format!("the variable {name}"), &short(&Bytes::from(wanted.clone())), || {
-            format!(
-                "{:?} (result: {})",
-                got.iter().map(|e| e.escape_ascii().to_string()).collect::<Vec<_>>(),
-                result.exit_code
-            )
-        })?;
-    }
-    Ok(())
-}
-
-async fn env_is_exact(bed: B) -> Outcome {
-    let values = values();
-    let sandbox = bed.provision(&bed.spec().with_env(env_of(&values)?)).await?;
-    for request in
-        [ExecRequest::args(["env", "-0"]), ExecRequest::shell("exec env -0"), ExecRequest::args(["env", "-0"])]
-    {
-        expect_env(&sandbox, request, &values).await?;
-    }
-    Ok(())
-}
-
-async fn env_of_every_size(bed: B) -> Outcome {
-    let values = [
-        ("SMALL", Bytes::from(vec![b'x'; 4096])),
-        ("LARGE", Bytes::from(vec![b'y'; 100 << 10])),
-        ("LARGEST", Bytes::from(vec![b'z'; Env::MAX_ENTRY - "LARGEST=".len()])),
-    ];
-    let sandbox = bed.provision(&bed.spec().with_env(env_of(&values)?)).await?;
-    expect_env(&sandbox, ExecRequest::args(["env", "-0"]), &values).await?;
-    let mine = [("MINE", Bytes::from(vec![b'm'; 100 << 10]))];
-    let request = ExecRequest::shell("exec env -0").with_env(env_of(&mine)?);
-    expect_env(&sandbox, request, &[&values[..], &mine[..]].concat()).await
-}
-
-async fn request_env_is_for_one_command(bed: B) -> Outcome {
-    let mut env = Env::new();
-    let mut set = |name, value| env.set(name, value).map_err(|e| unexpected("a variable", "a legal one", &e));
-    set("BASE", "spec")?;
-    set("KEPT", "spec")?;
-    let sandbox = bed.provision(&bed.spec().with_env(env)).await?;
-    let print = r#"printf '%s|' "${BASE-none}" "${KEPT-none}" "${MINE-none}""#;
-    let mine = env_of(&[("BASE", Bytes::from("request")), ("MINE", Bytes::from("$(id) ' \n"))])?;
-    let result = sandbox.exec(ExecRequest::shell(print).with_env(mine)).await?;
-    same("variables of the request on top", &result.stdout.bytes, b"request|spec|$(id) ' \n|")?;
-    equal("variables of the next command", sandbox.ok(print).await?, "spec|spec|none|")
-}
-
 async fn request_workdir_is_for_one_command(bed: B) -> Outcome {
     let sandbox = bed.sandbox().await?;
     sandbox.ok("mkdir -p '/tmp/a b/$(id)'").await?;
@@ -259,52 +178,6 @@ async fn nothing_carries_over(bed: B) -> Outcome {
     let after = sandbox.sh(look).await?;
     let fresh = bed.provision(&bed.spec_of(&bed.fresh_session())).await?.sh(look).await?;
     equal("what the next command finds", after.stdout.to_string_lossy(), fresh.stdout.to_string_lossy())
-}
-
-async fn arguments_are_exact(bed: B) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    let args: [&[u8]; 14] = [
-        b"plain",
-        b"",
-        b"two  words",
-        b"*",
-        b"$HOME",
-        b"$(id)",
-        b"`id`",
-        b"'\"\\",
-        b"a\nb\n",
-        b"-n",
-        b"--",
-        b"\xff\xfe",
-        b";",
-        b"&",
-    ];
-    let script: [&[u8]; 4] = [b"bash", b"-c", br#"printf '%s\0' "$@""#, b"name"];
-    let request = ExecRequest::args(script.iter().chain(&args).map(|arg| arg.to_vec()));
-    let result = sandbox.exec(request).await?;
-    let wanted = [args.join(&b"\0"[..]), vec![0]].concat();
-    equal("the arguments", result.stdout.bytes, Bytes::from(wanted))?;
-    let many: Vec<String> = (0..5000).map(|n| format!("argument {n}")).collect();
-    let request = ExecRequest::args([vec!["printf".to_owned(), "%s\n".to_owned()], many.clone()].concat());
-    equal("5000 arguments", sandbox.exec(request).await?.stdout.bytes, Bytes::from(many.join("\n") + "\n"))?;
-    let longest = "x".repeat(ExecRequest::MAX_ARG);
-    let result = sandbox.exec(ExecRequest::args(["printf", "%s", longest.as_str()])).await?;
-    equal("bytes of the longest argument", result.stdout.total, ExecRequest::MAX_ARG as u64)
-}
-
-async fn arguments_are_not_options(bed: B) -> Outcome {
-    let sandbox = bed.sandbox().await?;
-    let script = "#!/bin/bash\nprintf 'ran:%s\\n' \"$1\"\n";
-    let make = "mkdir -p /tmp/bin && cd /tmp/bin && : > \"./$NAME\" && chmod 755 \"./$NAME\" && cat > \"./$NAME\"";
-    for name in ["-c", "a b", "$(id)"] {
-        let named = env_of(&[("NAME", Bytes::from(name))])?;
-        let made = format!("{make} <<'EOF'\n{script}EOF\n");
-        let result = sandbox.exec(ExecRequest::shell(made).with_env(named)).await?;
-        ensure(result.success(), "making a program", "exit code 0", || told(&result))?;
-        let result = sandbox.exec(ExecRequest::args([format!("/tmp/bin/{name}"), "-e".to_owned()])).await?;
-        same(&format!("the program {name}"), &result.stdout.bytes, b"ran:-e\n")?;
-    }
-    Ok(())
 }
 
 async fn long_texts(bed: B) -> Outcome {

@@ -127,6 +127,21 @@ async fn limit_is_inclusive(bed: B) -> Outcome {
         let opened = sandbox.open("/tmp/f", limit).await?;
         refused(&format!("a limit of {limit}, before any byte"), opened, ErrorKind::FileTooLarge)?;
     }
+    // Small files may travel another way than large ones, and NUL another way than text.
+    for size in [1, 2, 3, 31, 32, 33, 4095, 4096, 4097, 65_536] {
+        for content in [vec![b'x'; size], vec![0; size], filler(size).to_vec()] {
+            sandbox.write("/tmp/f", content.clone()).await?;
+            let exact = size as u64;
+            let whole = sandbox.try_read("/tmp/f", exact).await?;
+            let whole = whole.map_err(|e| unexpected("reading exactly the limit", "the file", &e))?;
+            same(&format!("{size} bytes with that limit"), &whole, &content)?;
+            for limit in [exact - 1, exact / 2] {
+                let opened = sandbox.open("/tmp/f", limit).await?;
+                let what = format!("{size} bytes with a limit of {limit}, before any byte");
+                refused(&what, opened.map(drop), ErrorKind::FileTooLarge)?;
+            }
+        }
+    }
     Ok(())
 }
 

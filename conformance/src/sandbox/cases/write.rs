@@ -203,6 +203,16 @@ async fn failed_changes_nothing(bed: B) -> Outcome {
             only_the_seed(&sandbox, &what).await?;
         }
     }
+    // What fails only where its parents are there already.
+    let long = "n".repeat(256);
+    for name in [format!("/tmp/d/missing/parents/{long}"), format!("/tmp/d/missing/{long}/new")] {
+        for size in [0, 1, 256 << 10] {
+            let what = format!("{size} bytes under a name that is too long");
+            let result = sandbox.try_write(FileWrite::bytes(path(name.clone())?, filler(size))).await?;
+            ensure(result.is_err(), &what, "a failure", || "success".to_owned())?;
+            only_the_seed(&sandbox, &what).await?;
+        }
+    }
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt;
 use sandbox::{ByteStream, Effect, Error, ErrorKind, FileBatch, Sandbox, SandboxPath, Spec};
 
-use super::files::{impatient, once, run, watched};
+use super::files::{holds, impatient, once, run, watched};
 use super::writes::Residue;
 use super::{Hooks, Inner, Mutant};
 
@@ -46,6 +46,41 @@ fn batches() -> Vec<Mutant> {
                 Box::pin(
                     async move { inner.write_many(FileBatch::stream(files.map(|file| file.with_mode(0o644)))).await },
                 )
+            }),
+        ),
+        Mutant::new(
+            "what replaces a link among many has the mode of a link",
+            &["batch::modes"],
+            hooks().write_many(|inner, files| {
+                Box::pin(async move {
+                    let files: Vec<_> = files.collect().await;
+                    let mut links = Vec::new();
+                    if files.len() > 4 {
+                        let paths: Vec<_> = files.iter().map(|file| file.path.clone()).collect();
+                        for path in paths {
+                            if holds(&inner, "[[ -L $1 ]]", &path).await {
+                                links.push(path);
+                            }
+                        }
+                    }
+                    inner.write_many(FileBatch::new(files)).await?;
+                    for path in links {
+                        run(&inner, "chmod 777 -- \"$1\"", &path).await?;
+                    }
+                    Ok(())
+                })
+            }),
+        ),
+        Mutant::new(
+            "members are counted anew in each part of a batch",
+            &["batch::stops_at_the_first_failure", "batch::below_a_file"],
+            hooks().write_many(|inner, files| {
+                Box::pin(async move {
+                    inner.write_many(files).await.map_err(|e| match e.member() {
+                        Some(member) => e.of_member(member % 1024),
+                        None => e,
+                    })
+                })
             }),
         ),
         Mutant::new(

@@ -27,6 +27,15 @@ fn changed(env: &Env, change: impl Fn(&[u8]) -> Vec<u8>) -> Env {
     out
 }
 
+/// `env` without the variable `lost`.
+fn without(env: &Env, lost: &str) -> Env {
+    let mut out = Env::new();
+    for (name, value) in env.iter().filter(|(name, _)| *name != lost) {
+        let _ = out.set(name, value.to_vec());
+    }
+    out
+}
+
 fn join(args: &[Bytes]) -> Bytes {
     args.iter().map(|arg| &arg[..]).collect::<Vec<_>>().join(&b" "[..]).into()
 }
@@ -141,6 +150,41 @@ pub(super) fn mutants() -> Vec<Mutant> {
                 }),
             )
         },
+        Mutant::new(
+            "variables that a script has too are lost",
+            &["exec::env_is_exact"],
+            hooks().spec(|spec| spec.env = without(&spec.env, "line")),
+        ),
+        Mutant::new(
+            "variables of a request that a script has too are lost",
+            &["exec::request_env_is_for_one_command"],
+            hooks().request(|r| r.env = without(&r.env, "kind")),
+        ),
+        {
+            let last = Mutex::new(None);
+            Mutant::new(
+                "the language of a request stays",
+                &["exec::request_env_is_for_one_command"],
+                hooks().request(move |r| {
+                    let given = r.env.iter().find(|(name, _)| *name == "LANG").map(|(_, value)| value.to_vec());
+                    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                    match given {
+                        Some(value) => *last = Some(value),
+                        None => drop(last.clone().map(|value| r.env.set("LANG", value))),
+                    }
+                }),
+            )
+        },
+        Mutant::new(
+            "a program that looks like a variable is taken for one",
+            &["exec::arguments_are_not_options"],
+            hooks().request(|r| match &mut r.command {
+                Command::Args(args) if !r.env.is_empty() && args.len() > 1 && args[0].contains(&b'=') => {
+                    args.remove(0);
+                }
+                _ => {}
+            }),
+        ),
         {
             let last = Mutex::new(None);
             Mutant::new(

@@ -141,6 +141,18 @@ pub(super) fn mutants() -> Vec<Mutant> {
             }),
         ),
         Mutant::new(
+            "a small file that is a byte too large is found out at the end",
+            &["read::limit_is_inclusive"],
+            hooks().read(|inner, (path, limit)| async move {
+                if limit >= 4096 {
+                    return inner.read(&path, limit).await;
+                }
+                let bytes = inner.read(&path, limit + 1).await?.collect(1 << 16).await?;
+                let late = (bytes.len() as u64 > limit).then(|| Err(Error::new(ErrorKind::FileTooLarge)));
+                Ok(ByteStream::new(futures::stream::iter([Some(Ok(bytes)), late].into_iter().flatten())))
+            }),
+        ),
+        Mutant::new(
             "a limit of 0 is none",
             &["read::limit_of_0"],
             hooks().read(|inner, (path, limit)| async move {

@@ -35,7 +35,15 @@ pub(crate) struct Hooks {
     destroy: Hook<Inner, (), ()>,
     id: Option<fn(&SessionId) -> SessionId>,
     recreated: Option<Recreated>,
+    silent: Option<Silent>,
     reap_on_drop: bool,
+}
+
+/// Which handles do not say that their sandbox replaced a dead one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silent {
+    All,
+    Attached,
 }
 
 macro_rules! hook {
@@ -94,6 +102,11 @@ impl Hooks {
         self
     }
 
+    pub(super) fn silent(mut self, which: Silent) -> Self {
+        self.silent = Some(which);
+        self
+    }
+
     pub(super) fn reap_on_drop(mut self) -> Self {
         self.reap_on_drop = true;
         self
@@ -117,6 +130,7 @@ impl Hooks {
             destroy,
             id: _,
             recreated: _,
+            silent: _,
             reap_on_drop: _,
         } = self;
         let provider = provision.is_some() && attach.is_some() && owned.is_some() && reap.is_some() && export.is_some();
@@ -201,10 +215,11 @@ struct Wrapped {
 }
 
 impl Wrapped {
-    fn wrap(&self, sandbox: Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
+    fn wrap(&self, sandbox: Arc<dyn Sandbox>, attached: bool) -> Arc<dyn Sandbox> {
         let id = self.hooks.id.map_or_else(|| sandbox.id().clone(), |id| id(sandbox.id()));
         let inner = Inner { provider: Arc::clone(&self.provider), sandbox };
-        Arc::new(WrappedSandbox { inner, id, hooks: Arc::clone(&self.hooks) })
+        let silent = self.hooks.silent.is_some_and(|which| which == Silent::All || attached);
+        Arc::new(WrappedSandbox { inner, id, silent, hooks: Arc::clone(&self.hooks) })
     }
 
     fn provider(&self) -> P {
@@ -225,7 +240,7 @@ impl Provider for Wrapped {
             Some(hook) => hook(self.provider(), spec.clone()).await,
             None => self.provider.provision(spec).await,
         };
-        made.map(|sandbox| self.wrap(sandbox))
+        made.map(|sandbox| self.wrap(sandbox, false))
     }
 
     async fn attach(&self, session: &SessionId) -> Result<Arc<dyn Sandbox>, Error> {
@@ -233,7 +248,7 @@ impl Provider for Wrapped {
             Some(hook) => hook(self.provider(), session.clone()).await,
             None => self.provider.attach(session).await,
         };
-        found.map(|sandbox| self.wrap(sandbox))
+        found.map(|sandbox| self.wrap(sandbox, true))
     }
 
     async fn owned(&self) -> Result<OwnedStream, Error> {
@@ -262,6 +277,7 @@ impl Provider for Wrapped {
 struct WrappedSandbox {
     inner: Inner,
     id: SessionId,
+    silent: bool,
     hooks: Arc<Hooks>,
 }
 
@@ -282,7 +298,7 @@ impl Sandbox for WrappedSandbox {
     }
 
     fn recreated(&self) -> Option<&Recreated> {
-        self.hooks.recreated.as_ref().or_else(|| self.inner.recreated())
+        self.hooks.recreated.as_ref().or_else(|| self.inner.recreated()).filter(|_| !self.silent)
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<ExecResult, Error> {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use sandbox::{Death, Env, Error, ErrorKind, Hardening, Provider, Recreated, Sandbox, SessionId, Spec};
 
+use super::hooks::Silent;
 use super::{Hooks, Mutant};
 
 pub(super) fn hooks() -> Hooks {
@@ -262,6 +263,16 @@ pub(super) fn mutants() -> Vec<Mutant> {
                     other => other,
                 }
             }),
+        ),
+        Mutant::new(
+            "what replaces a dead sandbox does not say so",
+            &["dead::is_replaced", "dead::every_handle_says_so"],
+            hooks().silent(Silent::All),
+        ),
+        Mutant::new(
+            "only who replaced a dead sandbox says so",
+            &["dead::every_handle_says_so"],
+            hooks().silent(Silent::Attached),
         ),
         Mutant::new(
             "every sandbox is told as recreated",

@@ -174,6 +174,18 @@ fn writes() -> Vec<Mutant> {
             file(|file| file.mode = file.mode.or(file.create_new.then_some(0o600))),
         ),
         Mutant::new(
+            "the reason of an unwritable place is made up",
+            &["write::where_nothing_can_be_made"],
+            hooks().write(|inner, file| {
+                Box::pin(async move {
+                    inner.write(file).await.map_err(|e| match e.kind() {
+                        ErrorKind::NotWritable => Error::new(ErrorKind::NotWritable).because("it could not be done"),
+                        _ => e,
+                    })
+                })
+            }),
+        ),
+        Mutant::new(
             "what must be new replaces",
             &["write::create_new", "write::create_new_races"],
             file(|file| file.create_new = false),
@@ -234,6 +246,11 @@ fn failed_writes() -> Vec<Mutant> {
             "a failed write leaves the parents that it made",
             &["write::failed_changes_nothing", "write::broken_body"],
             after("mkdir -p -- \"${1%/*}\""),
+        ),
+        Mutant::new(
+            "a small write under a name that is too long leaves the parents that it made",
+            &["write::failed_changes_nothing"],
+            after("name=${1##*/}; ((${#name} <= 255)) || mkdir -p -- \"${1%/*}\""),
         ),
         Mutant::new(
             "a dropped write leaves a file beside",
