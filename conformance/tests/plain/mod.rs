@@ -352,7 +352,7 @@ impl Sandbox for Place {
 
     async fn spawn(&self, request: SpawnRequest) -> Result<Process, Error> {
         self.check()?;
-        run::spawn(&self.spec, self.init.pid, request).await
+        run::spawn(&self.spec, self.init.clone(), request).await
     }
 
     async fn read(&self, path: &SandboxPath, limit: u64) -> Result<ReadStream, Error> {

@@ -9,12 +9,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use sandbox::{
-    ByteStream, Command, Env, Error, ErrorKind, ExecRequest, ExecResult, Exit, Output, Process, ProcessControl,
+    ByteStream, Command, Effect, Env, Error, ErrorKind, ExecRequest, ExecResult, Exit, Output, Process, ProcessControl,
     SandboxPath, SpawnRequest, Spec,
 };
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
 use tokio::sync::watch;
+
+use super::Init;
 
 /// The children of `parent`.
 fn children(parent: i32) -> Vec<i32> {
@@ -248,6 +250,9 @@ pub(super) async fn exec(spec: &Spec, init: i32, request: ExecRequest) -> Result
     Ok(ExecResult::new(code, timed_out, stdout, stderr, elapsed))
 }
 
+/// How long the streams of a command that has ended may be silent before they end, whoever still holds them.
+const SILENCE: Duration = Duration::from_millis(250);
+
 /// What is read to its end also when nobody wants it any more.
 struct Drained<R: AsyncRead + Unpin + Send + 'static>(Option<R>);
 
@@ -259,15 +264,40 @@ impl<R: AsyncRead + Unpin + Send + 'static> Drop for Drained<R> {
     }
 }
 
-fn stream(from: impl AsyncRead + Unpin + Send + 'static) -> ByteStream {
-    ByteStream::new(futures::stream::unfold(Drained(Some(from)), |mut from| async move {
+/// Comes some time after the end, or never where nobody will tell of one.
+async fn silence(mut ended: watch::Receiver<bool>) {
+    if ended.wait_for(|ended| *ended).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(SILENCE).await;
+}
+
+fn stream(from: impl AsyncRead + Unpin + Send + 'static, ended: watch::Receiver<bool>) -> ByteStream {
+    ByteStream::new(futures::stream::unfold((Drained(Some(from)), ended), |(mut from, ended)| async move {
         let mut buffer = vec![0; 1 << 16];
-        match from.0.as_mut()?.read(&mut buffer).await {
+        let read = tokio::select! {
+            biased;
+            read = from.0.as_mut()?.read(&mut buffer) => read,
+            () = silence(ended.clone()) => return None,
+        };
+        match read {
             Ok(0) => None,
-            Ok(n) => Some((Ok(Bytes::copy_from_slice(&buffer[..n])), from)),
-            Err(e) => Some((Err(super::fault(e)), from)),
+            Ok(n) => Some((Ok(Bytes::copy_from_slice(&buffer[..n])), (from, ended))),
+            Err(e) => Some((Err(super::fault(e)), (from, ended))),
         }
     }))
+}
+
+/// An input that breaks once its command has ended, whoever still holds the pipe.
+fn input(mut to: tokio::process::ChildStdin, mut ended: watch::Receiver<bool>) -> tokio::io::DuplexStream {
+    let (near, mut far) = tokio::io::duplex(1 << 16);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = tokio::io::copy(&mut far, &mut to) => {}
+            Ok(_) = ended.wait_for(|ended| *ended) => {}
+        }
+    });
+    near
 }
 
 #[derive(Debug)]
@@ -276,6 +306,8 @@ struct Control {
     group: Group,
     kill_at: Option<tokio::time::Instant>,
     exit: Option<Exit>,
+    ended: watch::Sender<bool>,
+    init: Init,
 }
 
 #[async_trait]
@@ -317,17 +349,27 @@ impl ProcessControl for Control {
             }
         };
         self.group.armed = false;
+        let _ = self.ended.send(true);
+        if exit.code == 137 && !exit.timed_out {
+            // Whoever killed it may be about to kill everything.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        if !self.init.lives() {
+            return Err(Error::new(ErrorKind::NotFound).with_effect(Effect::Unknown));
+        }
         self.exit = Some(exit);
         Ok(exit)
     }
 }
 
-pub(super) async fn spawn(spec: &Spec, init: i32, request: SpawnRequest) -> Result<Process, Error> {
+pub(super) async fn spawn(spec: &Spec, init: Init, request: SpawnRequest) -> Result<Process, Error> {
     let stdin = if request.stdin { Stdio::piped() } else { Stdio::null() };
-    let (mut child, group) = start(spec, init, &request.command, &request.env, request.workdir.as_ref(), stdin)?;
-    let stdin = child.stdin.take().map(|stdin| Box::pin(stdin) as _);
-    let (stdout, stderr) = (stream(child.stdout.take().unwrap()), stream(child.stderr.take().unwrap()));
+    let (mut child, group) = start(spec, init.pid, &request.command, &request.env, request.workdir.as_ref(), stdin)?;
+    let (ended, end) = watch::channel(false);
+    let stdin = child.stdin.take().map(|stdin| Box::pin(input(stdin, end.clone())) as _);
+    let stdout = stream(child.stdout.take().unwrap(), end.clone());
+    let stderr = stream(child.stderr.take().unwrap(), end);
     let kill_at = request.limit.map(|limit| tokio::time::Instant::now() + limit);
-    let control = Box::new(Control { child, group, kill_at, exit: None });
+    let control = Box::new(Control { child, group, kill_at, exit: None, ended, init });
     Ok(Process::new(stdin, stdout, stderr, control))
 }
