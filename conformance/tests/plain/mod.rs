@@ -285,23 +285,22 @@ impl Provider for Plain {
     async fn export(&self, session: &SessionId, root: &SandboxPath) -> Result<ExportStream, Error> {
         let sandbox = self.attach(session).await?;
         let parent = root.parent().map_or(b"/".to_vec(), |p| p.as_bytes().to_vec());
-        let script = b"[[ -e $2 || -L $2 ]] || exit 9; exec /usr/bin/tar -C \"$1\" -cf - -- \"$3\"".to_vec();
-        let args = [
-            b"/usr/bin/bash".to_vec(),
-            b"-p".to_vec(),
-            b"-c".to_vec(),
-            script,
-            b"export".to_vec(),
-            parent,
-            root.as_bytes().to_vec(),
-        ];
-        let args = args.into_iter().chain([root.file_name().to_vec()]);
-        let packed = sandbox.exec(ExecRequest::args(args).with_caps(ExecRequest::MAX_CAP)).await?;
-        match packed.exit_code {
-            0 => Ok(ByteStream::new(futures::stream::once(async move { Ok(packed.stdout.bytes) }))),
-            9 => Err(Error::new(ErrorKind::FileNotFound).at(root.clone())),
-            _ => Err(Error::new(ErrorKind::Other).because(packed.stderr.to_string_lossy())),
+        let there = [&b"/usr/bin/test"[..], b"-e", root.as_bytes(), b"-o", b"-L", root.as_bytes()];
+        if sandbox.exec(ExecRequest::args(there)).await?.exit_code != 0 {
+            return Err(Error::new(ErrorKind::FileNotFound).at(root.clone()));
         }
+        let tar = [&b"/usr/bin/tar"[..], b"-C", &parent, b"-cf", b"-", b"--", root.file_name()];
+        let mut tar = sandbox.spawn(SpawnRequest::args(tar)).await?;
+        let archive = std::mem::replace(&mut tar.stdout, ByteStream::new(futures::stream::empty()));
+        // Whole only if tar says so.
+        let verdict = futures::stream::once(async move {
+            match tar.wait().await {
+                Ok(exit) if exit.code == 0 => Ok(bytes::Bytes::new()),
+                Ok(exit) => Err(Error::new(ErrorKind::Other).because(format!("tar ended with {}", exit.code))),
+                Err(e) => Err(e),
+            }
+        });
+        Ok(ByteStream::new(archive.chain(verdict)))
     }
 }
 

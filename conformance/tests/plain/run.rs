@@ -264,21 +264,29 @@ impl<R: AsyncRead + Unpin + Send + 'static> Drop for Drained<R> {
     }
 }
 
-/// Comes some time after the end, or never where nobody will tell of one.
-async fn silence(mut ended: watch::Receiver<bool>) {
-    if ended.wait_for(|ended| *ended).await.is_err() {
-        std::future::pending::<()>().await;
+/// Comes some time after the end with its code, or never where nobody will tell of one.
+async fn silence(mut ended: watch::Receiver<Option<i32>>) -> i32 {
+    let code = ended.wait_for(Option::is_some).await.ok().and_then(|code| *code);
+    match code {
+        Some(code) => {
+            tokio::time::sleep(SILENCE).await;
+            code
+        }
+        None => std::future::pending().await,
     }
-    tokio::time::sleep(SILENCE).await;
 }
 
-fn stream(from: impl AsyncRead + Unpin + Send + 'static, ended: watch::Receiver<bool>) -> ByteStream {
+fn stream(from: impl AsyncRead + Unpin + Send + 'static, ended: watch::Receiver<Option<i32>>) -> ByteStream {
     ByteStream::new(futures::stream::unfold((Drained(Some(from)), ended), |(mut from, ended)| async move {
         let mut buffer = vec![0; 1 << 16];
         let read = tokio::select! {
             biased;
             read = from.0.as_mut()?.read(&mut buffer) => read,
-            () = silence(ended.clone()) => return None,
+            // Whoever killed it may have killed what would have printed more.
+            code = silence(ended.clone()) => {
+                let lost = Err(Error::new(ErrorKind::Lost).with_effect(Effect::Unknown));
+                return (code == 137).then(|| (lost, (Drained(None), ended)));
+            }
         };
         match read {
             Ok(0) => None,
@@ -289,12 +297,12 @@ fn stream(from: impl AsyncRead + Unpin + Send + 'static, ended: watch::Receiver<
 }
 
 /// An input that breaks once its command has ended, whoever still holds the pipe.
-fn input(mut to: tokio::process::ChildStdin, mut ended: watch::Receiver<bool>) -> tokio::io::DuplexStream {
+fn input(mut to: tokio::process::ChildStdin, mut ended: watch::Receiver<Option<i32>>) -> tokio::io::DuplexStream {
     let (near, mut far) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {
         tokio::select! {
             _ = tokio::io::copy(&mut far, &mut to) => {}
-            Ok(_) = ended.wait_for(|ended| *ended) => {}
+            Ok(_) = ended.wait_for(Option::is_some) => {}
         }
     });
     near
@@ -306,7 +314,7 @@ struct Control {
     group: Group,
     kill_at: Option<tokio::time::Instant>,
     exit: Option<Exit>,
-    ended: watch::Sender<bool>,
+    ended: watch::Sender<Option<i32>>,
     init: Init,
 }
 
@@ -349,7 +357,7 @@ impl ProcessControl for Control {
             }
         };
         self.group.armed = false;
-        let _ = self.ended.send(true);
+        let _ = self.ended.send(Some(exit.code));
         if exit.code == 137 && !exit.timed_out {
             // Whoever killed it may be about to kill everything.
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -365,7 +373,7 @@ impl ProcessControl for Control {
 pub(super) async fn spawn(spec: &Spec, init: Init, request: SpawnRequest) -> Result<Process, Error> {
     let stdin = if request.stdin { Stdio::piped() } else { Stdio::null() };
     let (mut child, group) = start(spec, init.pid, &request.command, &request.env, request.workdir.as_ref(), stdin)?;
-    let (ended, end) = watch::channel(false);
+    let (ended, end) = watch::channel(None);
     let stdin = child.stdin.take().map(|stdin| Box::pin(input(stdin, end.clone())) as _);
     let stdout = stream(child.stdout.take().unwrap(), end.clone());
     let stderr = stream(child.stderr.take().unwrap(), end);
