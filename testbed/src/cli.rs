@@ -32,10 +32,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run every test there is; as root, also as an ordinary user: those that depend on it again, those with uncontained tenants only so.
     ///
-    /// As an ordinary user: about 10 minutes on two cores and 4 GB for the build; nothing is installed, no network is used beyond
+    /// As an ordinary user: about 15 minutes on two cores and 4 GB for the build; nothing is installed, no network is used beyond
     /// cargo's. As root also a Kubernetes cluster and systemd hosts: the Debian packages that they need are installed with apt,
-    /// Kubernetes is built from its Go module, and root file systems from Debian's packages. About 20 minutes with all of that in
-    /// the cache, 40 without; some 12 GB in all. What was made is removed again, but for packages and the cache
+    /// Kubernetes is built from its Go module, and root file systems from Debian's packages. About 45 minutes with all of that in
+    /// the cache, an hour without; some 12 GB in all. What was made is removed again, but for packages and the cache
     /// (`${XDG_CACHE_HOME:-~/.cache}/testbed`). Every step says what it does.
     Test(suite::Options),
     /// Run the gates that are not tests: format, lints, docs, dependencies, lone builds, the quickstart.

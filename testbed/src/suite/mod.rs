@@ -175,11 +175,10 @@ fn as_is(binary: &TestBinary, built: &Built) -> Task {
     in_context(task, binary, built, &binary.dir, Path::to_path_buf)
 }
 
-/// Whether a suite has a run of its own for what waits long and for twenty rounds of what races, which is counted apart. The examples have
-/// theirs as an ordinary user alone, as is their way.
+/// Whether a suite has a run of its own for what waits long and for twenty rounds of what races, which is counted apart: eight minutes, and
+/// once is enough.
 fn waits_long(binary: &TestBinary, root: bool) -> bool {
-    let examples = ["custom-carrier", "custom-provider"].iter().any(|package| binary.is(package, "conformance"));
-    binary.is("conformance", "local") || examples && !root
+    root && binary.is("conformance", "local")
 }
 
 /// What cargo would set for a test binary, and what must be there for it not to skip.
@@ -239,13 +238,9 @@ fn as_ordinary_user(metadata: &Metadata, built: &Built, args: &[String], tally: 
         if !sources.exists() {
             build::copy_sources(&binary.dir, &sources, metadata)?;
         }
-        let task =
-            || in_context(user.task(&executable, BINARY_LIMIT).current_dir(&sources), binary, built, &sources, lent);
-        let title = format!("{} as an ordinary user", binary.title());
-        one(&title, task(), args, tally)?;
-        if waits_long(binary, false) {
-            one(&format!("{title}, what waits long or races"), task().env("CONFORMANCE_SLOW", "only"), args, tally)?;
-        }
+        let task = user.task(&executable, BINARY_LIMIT).current_dir(&sources);
+        let task = in_context(task, binary, built, &sources, lent);
+        one(&format!("{} as an ordinary user", binary.title()), task, args, tally)?;
     }
     let started = Instant::now();
     let left = user.leftovers(Duration::from_secs(10))?;
